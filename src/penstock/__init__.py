@@ -1,0 +1,58 @@
+"""Penstock: many processes, few GPUs.
+
+The public names. Importing this loads neither TensorFlow nor numpy: each name is imported when it
+is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock import errors
+    from penstock.client.client import Client, connect
+    from penstock.config import EngineConfig, Model
+    from penstock.engine.owner import Engine
+    from penstock.spec import ModelSpec, TensorSpec
+    from penstock.statistics import Statistics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Client",
+    "Engine",
+    "EngineConfig",
+    "Model",
+    "ModelSpec",
+    "Statistics",
+    "TensorSpec",
+    "__version__",
+    "connect",
+    "errors",
+]
+
+_HOMES = {
+    "Client": "penstock.client.client",
+    "Engine": "penstock.engine.owner",
+    "EngineConfig": "penstock.config",
+    "Model": "penstock.config",
+    "ModelSpec": "penstock.spec",
+    "Statistics": "penstock.statistics",
+    "TensorSpec": "penstock.spec",
+    "connect": "penstock.client.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("penstock.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

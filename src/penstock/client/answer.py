@@ -1,0 +1,112 @@
+"""The future that a caller holds, and where its callbacks run.
+
+Callbacks run in a thread of their own, never in the one that reads the connection: a callback that
+calls `predict` would otherwise wait for an answer that nobody can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from penstock.errors import EngineClosed
+
+log = logging.getLogger("penstock.client")
+
+
+class Answer(Future[Any]):
+    """A `concurrent.futures.Future` whose `cancel` reaches the engine."""
+
+    def __init__(self, cancel: Callable[[], None], keep: Any) -> None:
+        super().__init__()
+        self._tell_cancel = cancel
+        self._keep = keep  # the client lives at least as long as its answers
+        self._pid = os.getpid()
+
+    def cancel(self) -> bool:
+        """Lose interest. True unless the answer is there already; the engine drops the request."""
+        was_cancelled = self.cancelled()
+        if not super().cancel():
+            return False
+        if not was_cancelled:
+            with contextlib.suppress(InvalidStateError, RuntimeError):
+                self.set_running_or_notify_cancel()
+            self._tell_cancel()
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer, or the error, when it is there."""
+        self._check_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, or `None`, when the answer is there."""
+        self._check_process()
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call `fn(answer)` when it is done, in a thread that may call `predict` again."""
+        if self.done():
+            super().add_done_callback(fn)
+        else:
+            super().add_done_callback(lambda answer: _callbacks.run(fn, answer))
+
+    def add_quick_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call `fn(answer)` in the thread that reads: it must not wait for anything."""
+        super().add_done_callback(fn)
+
+    def resolve(self, value: Any, error: BaseException | None) -> None:
+        """The answer or the error is there; ignored when the caller has cancelled meanwhile."""
+        with contextlib.suppress(InvalidStateError):
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error)
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid() and not self.done():
+            raise EngineClosed(
+                "this call was made before the process forked: its answer goes to the parent"
+            )
+
+
+class _Callbacks:
+    """A thread for callbacks, started when the first one comes."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Callable[[Any], object], Any]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, fn: Callable[[Any], object], answer: Any) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="penstock-callbacks", daemon=True
+                )
+                self._thread.start()
+        self._queue.put((fn, answer))
+
+    def _work(self) -> None:
+        while True:
+            fn, answer = self._queue.get()
+            try:
+                fn(answer)
+            except Exception:
+                log.exception("a callback of an answer raised")
+            del fn, answer
+
+
+_callbacks = _Callbacks()
+
+
+def renew_callbacks() -> None:
+    """After a fork, in the child: the thread is gone."""
+    global _callbacks
+    _callbacks = _Callbacks()

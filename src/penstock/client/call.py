@@ -1,0 +1,165 @@
+"""One call's rows: split into pieces, each with a slot of its own, and joined again.
+
+A `Piece` is one request to the engine. The session's reading thread reports what became of it;
+when every row is settled, or the deadline has passed, the call's answer is resolved: with the
+outputs, with the error if there is only one, or with `RowsFailed`, which carries both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.client.answer import Answer
+from penstock.errors import ModelError, PenstockError, RowsFailed
+from penstock.spec import Signature
+from penstock.transport.arena import Slot
+from penstock.transport.messages import Part
+from penstock.transport.segment import Mapping
+from penstock.transport.tensors import Array, structure
+
+
+class Piece:
+    """Rows `start` to `start + rows` of a call, in a slot, on their way."""
+
+    __slots__ = (
+        "call",
+        "failures",
+        "input_bytes",
+        "length",
+        "number",
+        "offset",
+        "parts",
+        "rows",
+        "slot",
+        "start",
+    )
+
+    def __init__(
+        self, call: Call, start: int, rows: int, slot: Slot[Mapping], input_bytes: int
+    ) -> None:
+        self.call = call
+        self.start = start
+        self.rows = rows
+        self.slot = slot
+        self.offset = slot.offset
+        self.length = slot.size
+        self.input_bytes = input_bytes
+        self.number = 0
+        self.parts: list[tuple[Part, int]] = []
+        self.failures: list[tuple[int, int, PenstockError]] = []
+
+
+class Call:
+    """One `submit`: its answer, its deadline, and the rows that are not settled yet."""
+
+    __slots__ = (
+        "answer",
+        "answered",
+        "deadline",
+        "errors",
+        "inputs",
+        "model",
+        "open_pieces",
+        "outputs",
+        "over",
+        "priority",
+        "rows",
+        "signature",
+        "unsettled",
+    )
+
+    def __init__(
+        self, model: int, inputs: Signature, rows: int, deadline: int, priority: int
+    ) -> None:
+        self.model = model
+        self.inputs = inputs
+        self.rows = rows
+        self.deadline = deadline
+        self.priority = priority
+        self.answer: Answer
+        self.unsettled = rows
+        self.open_pieces: dict[int, Piece] = {}
+        self.errors: dict[int, PenstockError] = {}
+        self.signature: Signature = ()
+        self.outputs: list[Array] = []
+        self.answered: list[tuple[int, int]] = []
+        self.over = False
+
+    def put(self, start: int, signature: Signature, arrays: list[Array]) -> None:
+        """The outputs of some rows. `arrays` are copies, the call's to keep."""
+        count = len(arrays[0])
+        if count == self.rows:
+            self.signature, self.outputs = signature, arrays
+        elif not self.outputs:
+            self.signature = signature
+            self.outputs = [_filled(self.rows, array) for array in arrays]
+        if self.signature != signature:
+            self.fail(start, count, _cannot_join(self.signature, signature))
+            return
+        if count != self.rows:
+            for target, array in zip(self.outputs, arrays, strict=True):
+                target[start : start + count] = array
+        self.answered.append((start, count))
+        self._settled(count)
+
+    def fail(self, start: int, count: int, error: PenstockError) -> None:
+        """Some rows ended with an error."""
+        if count == 0 and self.rows == 0:
+            self.errors[0] = error
+        for row in range(start, start + count):
+            self.errors[row] = error
+        self._settled(count)
+
+    def give_up(self, error: PenstockError) -> None:
+        """Every row that is not settled ends with this error, now."""
+        if self.over:
+            return
+        self.over = True
+        if not self.answered and not self.errors:
+            self.answer.resolve(None, error)
+            return
+        settled = {row for start, count in self.answered for row in range(start, start + count)}
+        for row in range(self.rows):
+            if row not in settled:
+                self.errors.setdefault(row, error)
+        self._resolve()
+
+    def _settled(self, count: int) -> None:
+        self.unsettled -= count
+        if self.unsettled <= 0 and not self.over:
+            self.over = True
+            self._resolve()
+
+    def _resolve(self) -> None:
+        if not self.errors:
+            self.answer.resolve(structure(self.signature, self.outputs), None)
+            return
+        first = self.errors[min(self.errors)]
+        if len(self.errors) >= self.rows and len({type(e) for e in self.errors.values()}) == 1:
+            if len(self.errors) > 1:
+                first.add_note(f"({len(self.errors)} rows failed like this)")
+            self.answer.resolve(None, first)
+            return
+        results = structure(self.signature, self.outputs) if self.outputs else None
+        error = RowsFailed(self.rows, self.errors, results)
+        error.__cause__ = first
+        self.answer.resolve(None, error)
+
+
+def _filled(rows: int, like: Array) -> Array:
+    shape = (rows, *like.shape[1:])
+    filled: Array = np.zeros(shape, like.dtype)
+    if like.dtype == object:
+        filled[...] = b""
+    return filled
+
+
+def _cannot_join(first: Signature, other: Signature) -> ModelError:
+    return ModelError(
+        "the model's outputs differ in shape or dtype between rows and cannot be joined: "
+        f"{_text(first)} and {_text(other)}; ask for these rows in calls of their own"
+    )
+
+
+def _text(signature: Signature) -> str:
+    return ", ".join(f"{tensor.name or 'output'}: {tensor}" for tensor in signature)

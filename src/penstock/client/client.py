@@ -1,0 +1,363 @@
+"""`Client`: predict, submit, predict_async and map, for any process of the machine.
+
+A client knows an engine by its address, not by its connection: it connects when it is first used,
+again after the engine was restarted, and anew in a forked or spawned child. Threads may share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.client import fork
+from penstock.client.answer import Answer
+from penstock.client.call import Call
+from penstock.client.session import ModelInfo, Session, WouldBlock
+from penstock.errors import Cancelled, DeadlineExceeded, EngineClosed, InputError, PenstockError
+from penstock.spec import Signature
+from penstock.statistics import Statistics, statistics_of
+from penstock.transport import rendezvous
+from penstock.transport.tensors import Array, collect, plan_of
+
+_PIECE_BYTES = 32 << 20
+_RETRY_SECONDS = 0.02
+
+
+def connect(
+    name_or_address: str, *, wait: float = 5.0, folder: str = "", label: str = ""
+) -> Client:
+    """A client of the engine of that name, or at that socket.
+
+    Waits up to `wait` seconds for the engine to be there and ready; later calls, after the engine
+    was restarted, wait as long. Raises `EngineClosed` when there is none, and `ModelLoadError` when
+    it cannot load its models.
+    """
+    client = Client(rendezvous.address_of(name_or_address, folder), wait=wait, label=label)
+    client.connect()
+    return client
+
+
+class Client:
+    """A way to an engine. Make one with `penstock.connect`; close it, or let it go."""
+
+    def __init__(self, address: Path, *, wait: float = 5.0, label: str = "") -> None:
+        self.address = address
+        self._wait = wait
+        self._label = label
+        self._sessions: list[Session] = []  # none or one; shared with the finalizer
+        self._lock = threading.Lock()
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _close_all, self._sessions)
+        fork.register(self)
+
+    def connect(self) -> None:
+        """Connect now rather than with the first call."""
+        self._session()
+
+    def close(self) -> None:
+        """End the connection. Calls that are open fail with `EngineClosed`."""
+        with self._lock:
+            self._closed = True
+            _close_all(self._sessions)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.address, self._wait, self._label)
+
+    def __repr__(self) -> str:
+        return f"<penstock.Client of {self.address}>"
+
+    # ── calls ──────────────────────────────────────────────────────────────────────────────────
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        model: str | None = None,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """The model's outputs for these rows, any number of them: numpy in, numpy out.
+
+        `x` is an array whose first axis is rows, or a dict of them. `deadline` is in seconds from
+        now; of waiting requests those of higher `priority` go first. Rows that fail while others
+        succeed raise `RowsFailed`, which carries both.
+        """
+        answer = self.submit(x, model=model, deadline=deadline, priority=priority)
+        try:
+            return answer.result()
+        except BaseException:
+            answer.cancel()
+            raise
+
+    def submit(
+        self,
+        x: Any,
+        *,
+        model: str | None = None,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Answer:
+        """As `predict`, but returns a future at once.
+
+        The rows are copied before it returns, so the arrays may be changed then. When they are more
+        than the client may hold in flight, it first waits for the answers of earlier ones.
+        """
+        answer = self._submit(x, model, deadline, priority, block=True)
+        assert answer is not None
+        return answer
+
+    async def predict_async(
+        self,
+        x: Any,
+        *,
+        model: str | None = None,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Any:
+        """As `predict`, for asyncio: other tasks run meanwhile; cancelling it reaches the engine."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self._connected() is None:
+                raise WouldBlock
+            answer = self._submit(x, model, deadline, priority, block=False)
+        except WouldBlock:
+            answer = await loop.run_in_executor(
+                None, partial(self._submit, x, model, deadline, priority, block=True)
+            )
+        waiter: asyncio.Future[None] = loop.create_future()
+        answer.add_quick_callback(lambda _: _wake(loop, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        return answer.result()
+
+    def map(
+        self,
+        rows: Iterable[Any],
+        *,
+        ordered: bool = True,
+        window: int | None = None,
+        return_errors: bool = False,
+        model: str | None = None,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Iterator[Any]:
+        """A stream of rows in, a stream of their outputs out.
+
+        Each item is one row (an array without the rows axis, or a dict of them). At most `window`
+        rows are on their way at a time. `ordered=False` yields answers as they come.
+        `deadline` counts from when a row is sent. With `return_errors`, a row that fails yields its
+        error in place of ending the stream.
+        """
+        if window is None:
+            info = self._model(self._session(), model)
+            window = 4 * info.max_batch * max(1, len(self._session().models))
+        if window < 1:
+            raise InputError(f"window: expected at least 1, got {window}")
+        outstanding: deque[Answer] = deque()
+        try:
+            for row in rows:
+                if len(outstanding) >= window:
+                    yield _row_of(_next(outstanding, ordered), return_errors)
+                outstanding.append(
+                    self.submit(_as_rows(row), model=model, deadline=deadline, priority=priority)
+                )
+            while outstanding:
+                yield _row_of(_next(outstanding, ordered), return_errors)
+        finally:
+            for answer in outstanding:
+                answer.cancel()
+
+    def statistics(self, timeout: float = 10.0) -> Statistics:
+        """A snapshot of what the engine does and has done."""
+        return statistics_of(self._session().ask(timeout))
+
+    def models(self) -> tuple[str, ...]:
+        """The names of the engine's models."""
+        return tuple(info.name for info in self._session().models.values())
+
+    def stop_engine(self, drain: float = 10.0) -> None:
+        """Ask the engine to work off its queue, for at most `drain` seconds, and end."""
+        self._session().stop_engine(drain)
+
+    # ── behind them ────────────────────────────────────────────────────────────────────────────
+
+    def _submit(
+        self,
+        x: Any,
+        model: str | None,
+        deadline: float | None,
+        priority: int,
+        *,
+        block: bool,
+    ) -> Answer:
+        until = _absolute(deadline)
+        if not -32768 <= priority <= 32767:
+            raise InputError(f"priority: expected -32768 to 32767, got {priority}")
+        session = self._session()
+        info = self._model(session, model)
+        signature, arrays, rows = collect(x, info.spec)
+        call = Call(info.number, signature, rows, until, priority)
+        call.answer = Answer(partial(session.cancel, call), self)
+        step = _piece_rows(info, signature, rows)
+        if step < rows and not block:
+            raise WouldBlock
+        self._feed(session, call, arrays, step, block)
+        return call.answer
+
+    def _feed(
+        self, session: Session, call: Call, arrays: list[Array], step: int, block: bool
+    ) -> None:
+        key = (call.model, call.inputs)
+        plan = plan_of(call.inputs)
+        window = max(8, 4 * session.workers)
+        for start in range(0, max(call.rows, 1), step):
+            stop = min(start + step, call.rows)
+            try:
+                session.send_piece(call, key, plan, arrays, start, stop, window, block)
+            except PenstockError as error:
+                if start == 0:
+                    raise
+                call.give_up(error)
+                session.cancel(call)
+            if start == 0 and call.deadline:
+                session.watch(call)
+            if call.over:
+                return
+
+    def _model(self, session: Session, name: str | None) -> ModelInfo:
+        models = session.models
+        if name is None:
+            if len(models) != 1:
+                known = ", ".join(repr(info.name) for info in models.values())
+                raise InputError(f"the engine has several models: pass model=, one of {known}")
+            return next(iter(models.values()))
+        for info in models.values():
+            if info.name == name:
+                return info
+        known = ", ".join(repr(info.name) for info in models.values())
+        raise InputError(f"the engine has no model {name!r}; it has {known}")
+
+    def _connected(self) -> Session | None:
+        sessions = self._sessions
+        return sessions[0] if sessions and sessions[0].usable else None
+
+    def _session(self) -> Session:
+        session = self._connected()
+        if session is not None:
+            return session
+        with self._lock:
+            if self._closed:
+                raise EngineClosed("this client was closed")
+            session = self._connected()
+            if session is None:
+                _close_all(self._sessions)
+                session = _open(self.address, self._label, self._wait)
+                self._sessions.append(session)
+        return session
+
+    def after_fork_in_child(self) -> None:
+        """The connection is the parent's; the next call makes one of this process's own."""
+        self._lock = threading.Lock()
+        for session in self._sessions:
+            session.abandon_in_child()
+        self._sessions.clear()
+
+
+def _open(address: Path, label: str, wait: float) -> Session:
+    """Connect, trying again until the engine is there and ready or the time is up."""
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return Session.open(address, label or f"pid {os.getpid()}", until)
+        except EngineClosed:
+            if time.monotonic() + _RETRY_SECONDS >= until:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def _close_all(sessions: list[Session]) -> None:
+    while sessions:
+        sessions.pop().close()
+
+
+def _unpickled(address: Path, wait: float, label: str) -> Client:
+    return Client(address, wait=wait, label=label)
+
+
+def _absolute(deadline: float | None) -> int:
+    if deadline is None:
+        return 0
+    if deadline != deadline:
+        raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
+    if deadline <= 0:
+        raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
+    return time.monotonic_ns() + int(min(deadline, 1e8) * 1e9)
+
+
+def _piece_rows(info: ModelInfo, signature: Signature, rows: int) -> int:
+    """How many rows go into one request."""
+    if not info.batched:
+        return max(rows, 1)
+    row_bytes = sum(tensor.row_bytes for tensor in signature)
+    fitting = _PIECE_BYTES // row_bytes if row_bytes else rows
+    return max(1, min(info.max_batch, fitting or 1))
+
+
+def _as_rows(row: Any) -> Any:
+    if isinstance(row, dict):
+        return {name: np.asarray(value)[None] for name, value in row.items()}
+    return np.asarray(row)[None]
+
+
+def _next(outstanding: deque[Answer], ordered: bool) -> Answer:
+    if ordered:
+        return outstanding.popleft()
+    done, _ = wait(outstanding, return_when=FIRST_COMPLETED)
+    answer: Answer = next(answer for answer in outstanding if answer in done)
+    outstanding.remove(answer)
+    return answer
+
+
+def _row_of(answer: Future[Any], return_errors: bool) -> Any:
+    try:
+        outputs = answer.result()
+    except Cancelled:
+        raise
+    except PenstockError as error:
+        if return_errors:
+            return error
+        raise
+    if isinstance(outputs, dict):
+        return {name: array[0] for name, array in outputs.items()}
+    return outputs[0]
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    def finish() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    try:
+        loop.call_soon_threadsafe(finish)
+    except RuntimeError:
+        return  # the loop was closed: nobody waits

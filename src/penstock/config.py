@@ -1,0 +1,190 @@
+"""Settings: small frozen dataclasses, checked when they are made, refused when a name is unknown.
+
+`Model` says what is run, `EngineConfig` how. Both go to the engine's and the workers' processes as
+JSON (`to_json`, `from_json`), and the command's flags are read off their fields (`help` in a
+field's metadata), so a setting is written down once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.spec import ModelSpec, TensorSpec, check_name, signature_of
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and how it may be run.
+
+    `source` is `"module:callable"`, `"path/file.py:callable"` or a function that another process
+    can import. A class is instantiated once in each worker; what comes out is called with an array
+    (or a dict of arrays, when the caller passed a dict) whose first axis is rows, and returns one.
+    The arrays that it gets are the worker's batch buffers: read them, do not keep them.
+    """
+
+    source: str | Callable[..., Any]
+    name: str = ""
+    inputs: Any = None
+    outputs: Any = None
+    max_batch: int = _setting(32, "the largest number of rows in a batch")
+    batched: bool = _setting(
+        True,
+        "whether rows are independent of each other; if not: no batching, one worker, no retry",
+    )
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "source", source_text(self.source))
+        put(self, "name", check_name(self.name or _default_name(str(self.source)), "model name"))
+        put(self, "inputs", signature_of(self.inputs))
+        put(self, "outputs", signature_of(self.outputs))
+        _check_range("max_batch", self.max_batch, 1, 65_536)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model declares of its inputs and outputs."""
+        return ModelSpec(self.inputs, self.outputs)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """How an engine runs: where it is found, how many workers, what it allows, when it gives up."""
+
+    name: str = ""
+    folder: str = _setting("", "where the engine's socket lies (default: a folder of the user's)")
+    group: str = _setting("", "a group whose members may connect too")
+    workers: int = _setting(1, "how many worker processes")
+    client_memory: int = _setting(1 << 30, "bytes of shared memory that one client may hold")
+    client_requests: int = _setting(4096, "requests that one client may have outstanding")
+    queue_rows: int = _setting(65_536, "rows that may wait; more are refused as Overloaded")
+    run_timeout: float = _setting(120.0, "seconds a batch may run before its worker is replaced")
+    load_timeout: float = _setting(600.0, "seconds a worker may take to load its models")
+    drain_timeout: float = _setting(10.0, "seconds that a closing engine works off its queue")
+    restarts: int = _setting(10, "worker restarts in a row before the engine waits for a refill")
+    restart_refill: float = _setting(6.0, "seconds until one more restart is allowed")
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_name(self.name, "engine name")
+        _check_range("workers", self.workers, 1, 1024)
+        _check_range("client_memory", self.client_memory, 1 << 16, 1 << 46)
+        _check_range("client_requests", self.client_requests, 1, 1 << 20)
+        _check_range("queue_rows", self.queue_rows, 1, 1 << 40)
+        _check_range("restarts", self.restarts, 0, 1 << 20)
+        for name in ("run_timeout", "load_timeout", "restart_refill"):
+            _check_range(name, getattr(self, name), 0.01, 1e9)
+        _check_range("drain_timeout", self.drain_timeout, 0, 1e9)
+
+
+def models_of(value: Any) -> tuple[Model, ...]:
+    """The models that people name: one source or `Model`, a list of them, or a dict by name."""
+    if isinstance(value, Mapping):
+        named = [_model(source, str(name)) for name, source in value.items()]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        named = [_model(source) for source in value]
+    else:
+        named = [_model(value)]
+    if not named:
+        raise ConfigError("an engine needs at least one model")
+    names = [model.name for model in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"two models are named {twice[0]!r}; give one of them another name")
+    return tuple(named)
+
+
+def _model(value: Any, name: str = "") -> Model:
+    if isinstance(value, Model):
+        return dataclasses.replace(value, name=name) if name else value
+    return Model(value, name=name)
+
+
+def source_text(source: Any) -> str:
+    """How another process finds this source: the text itself, or `module:function`."""
+    if isinstance(source, os.PathLike):
+        source = os.fspath(source)
+    if isinstance(source, str):
+        if not source:
+            raise ConfigError("an empty source; expected 'module:callable' or a path")
+        path, colon, attribute = source.rpartition(":")
+        if colon and path.endswith(".py"):
+            return f"{Path(path).resolve()}:{attribute}"
+        return source
+    module = getattr(source, "__module__", None)
+    qualified = getattr(source, "__qualname__", "")
+    if not callable(source) or module is None or not qualified:
+        raise ConfigError(f"a model's source is a text or a function; got {type(source).__name__}")
+    if module == "__main__":
+        raise ConfigError(
+            f"{qualified!r} is defined in the script that runs, which a worker does not run again: "
+            f"pass 'file.py:{qualified}', or move it into a module"
+        )
+    if "<" in qualified:
+        raise ConfigError(
+            f"{qualified!r} cannot be imported by a worker: "
+            "move it to the top level of a module (no lambda, no inner function)"
+        )
+    return f"{module}:{qualified}"
+
+
+def _default_name(source: str) -> str:
+    path, _, attribute = source.rpartition(":")
+    stem = attribute or Path(path or source).stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("-._")[:64] or "model"
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name}: expected a number, got {value!r}")
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: expected {low:g} to {high:g}, got {value:g}")
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str | int) -> int:
+    """`"512M"`, `"4G"`, `"1.5GiB"` or a plain number, in bytes (powers of 1024)."""
+    match = _SIZE.fullmatch(str(text))
+    if not match:
+        raise ConfigError(f"a size is a number with K, M, G or T, for example 4G; got {text!r}")
+    number, unit, _ = match.groups()
+    return int(float(number) * 1024 ** " kmgt".index(unit.lower() or " "))
+
+
+def to_json(models: Sequence[Model], config: EngineConfig, **extra: Any) -> str:
+    """What a started process reads of its settings."""
+    return json.dumps(
+        {
+            "models": [dataclasses.asdict(model) for model in models],
+            "engine": dataclasses.asdict(config),
+            **extra,
+        }
+    )
+
+
+def from_json(text: str) -> tuple[tuple[Model, ...], EngineConfig, dict[str, Any]]:
+    """The inverse of `to_json`: models, engine config, and the rest."""
+    data = json.loads(text)
+    models = tuple(_model_of_json(entry) for entry in data.pop("models"))
+    config = EngineConfig(**data.pop("engine"))
+    return models, config, data
+
+
+def _model_of_json(entry: dict[str, Any]) -> Model:
+    for side in ("inputs", "outputs"):
+        if entry[side] is not None:
+            entry[side] = tuple(TensorSpec(**tensor) for tensor in entry[side])
+    return Model(**entry)

@@ -1,0 +1,12 @@
+"""The process in the middle: admits, queues, batches, dispatches, supervises and counts.
+
+It never touches a tensor and imports neither TensorFlow nor numpy. By file, from the inside out:
+
+- `requests`, `segments`, `workers`: what the engine knows of each, as small state machines
+- `clients`: what it knows of a client; `intake`: reading a client's messages, believing none
+- `core`: the decisions. Events and the time in, effects out; no I/O
+- `health`: restarts, hangs and blame
+- `server`: the sockets and processes around the core; `__main__` starts it
+- `processes`: starting, watching and killing workers
+- `owner`: `penstock.Engine`, on the side of whoever starts an engine
+"""

@@ -1,0 +1,45 @@
+"""The engine's process: `python -m penstock.engine`, started by `Engine` and `penstock up`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+
+from penstock import launch
+from penstock.config import from_json
+from penstock.engine.server import Server
+from penstock.errors import Kind, PenstockError
+
+
+def main(arguments: list[str]) -> int:
+    """Read the settings and be an engine."""
+    settings, descriptors = launch.read_settings(arguments)
+    models, config, extra = from_json(settings)
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        format=f"penstock engine {config.name}: %(levelname)s: %(message)s",
+    )
+    status = descriptors.get("status")
+    try:
+        server = Server(
+            models,
+            config,
+            sys_path=extra["sys_path"],
+            owner=descriptors.get("owner"),
+            status=status,
+        )
+        return server.run()
+    except (PenstockError, OSError) as error:
+        if status is None:
+            raise
+        line = {"state": "failed", "kind": Kind.CONFIG, "text": str(error)}
+        with contextlib.suppress(OSError):
+            os.write(status, json.dumps(line).encode() + b"\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,69 @@
+"""What the engine knows of one client: its segments, layouts and requests, and what it may hold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.engine.requests import Request
+from penstock.engine.segments import Segment
+from penstock.scheduling.queue import Lane
+from penstock.spec import Signature
+from penstock.transport.layouts import LayoutNumbers
+
+
+class InputLayout(NamedTuple):
+    """What a client said that its requests carry, and where they queue.
+
+    `refusal` is why the model does not take it ("" when it does); `strings` that a row's bytes
+    are not known from its type.
+    """
+
+    lane: Lane | None
+    row_bytes: tuple[int, ...]
+    strings: bool
+    refusal: str
+
+    def least_bytes(self, rows: int) -> int:
+        """The least bytes of input that so many rows can have."""
+        return sum(-(-rows * size // 64) * 64 for size in self.row_bytes)
+
+
+class ClientState:
+    """One connected client. `gone` when its connection ended; requests in flight outlive that."""
+
+    __slots__ = (
+        "answered",
+        "bytes_held",
+        "done",
+        "gone",
+        "greeted",
+        "label",
+        "layouts",
+        "number",
+        "output_layouts",
+        "pid",
+        "requests",
+        "rows_done",
+        "segments",
+    )
+
+    def __init__(self, number: int, pid: int) -> None:
+        self.number = number
+        self.pid = pid
+        self.label = ""
+        self.greeted = False
+        self.gone = False
+        self.bytes_held = 0
+        self.segments: dict[int, Segment] = {}
+        self.layouts: dict[int, InputLayout] = {}
+        self.requests: dict[int, Request] = {}
+        self.output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
+        self.done: list[bytes] = []
+        self.answered = 0
+        self.rows_done = 0
+
+
+def input_layout(signature: Signature, lane: Lane | None, refusal: str) -> InputLayout:
+    """A layout from what the client said of its tensors."""
+    sizes = tuple(tensor.row_bytes for tensor in signature if tensor.dtype != "string")
+    return InputLayout(lane, sizes, len(sizes) < len(signature), refusal)

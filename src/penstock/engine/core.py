@@ -1,0 +1,389 @@
+"""The engine's decisions: events and the time come in, effects go out. No I/O, no clock.
+
+The life of a request here, method by method::
+
+    take_client ▶ Intake ▶ admit ▶ [queued] ▶ step ▶ _dispatch ▶ [running]
+                                                                    │
+    Answers ◀ _settle ◀ _ran ◀ take_worker ◀────────────────────────┘
+                          ◀ Health.exited (its worker died)
+
+`step` is called after every round of events: expire, supervise, dispatch, flush.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import weakref
+from collections import Counter
+from typing import Any, NamedTuple
+
+from penstock.config import EngineConfig, Model
+from penstock.engine.answers import Answers, Effects
+from penstock.engine.clients import ClientState
+from penstock.engine.health import Health
+from penstock.engine.intake import Intake
+from penstock.engine.requests import PartRecord, Request
+from penstock.engine.segments import Segment
+from penstock.engine.workers import Batch, Worker, WorkerState
+from penstock.errors import Kind
+from penstock.scheduling.batcher import Batcher, Decision
+from penstock.scheduling.queue import Job, Lane
+from penstock.spec import ModelSpec, Signature
+from penstock.transport import messages as m
+
+
+class Card(NamedTuple):
+    """A loaded model as clients are told of it."""
+
+    name: str
+    max_batch: int
+    batched: bool
+    spec: ModelSpec
+
+
+class Core:
+    """One engine's whole state and every decision about it."""
+
+    def __init__(
+        self, models: tuple[Model, ...], config: EngineConfig, effects: Effects, pid: int
+    ) -> None:
+        self.config = config
+        self.pid = pid
+        self.effects = effects
+        self.answers = Answers(effects)
+        self.batcher = Batcher()
+        self.workers = [Worker(index) for index in range(config.workers)]
+        self.clients: dict[int, ClientState] = {}
+        self.cards = {
+            number: Card(model.name, model.max_batch, model.batched, model.spec)
+            for number, model in enumerate(models)
+        }
+        self.state = (m.STATE_LOADING, 0, "")
+        self.drain_until: int | None = None
+        self.health = Health(self)
+        self.batch_sizes: Counter[int] = Counter()
+        self.rows_done = 0
+        self.admitted = 0
+        self._intake = Intake(self)
+        self._lanes: weakref.WeakValueDictionary[tuple[int, Signature], Lane] = (
+            weakref.WeakValueDictionary()
+        )
+        self._batch_numbers = itertools.count(1)
+        self._started = 0
+
+    # ── the engine as a whole ──────────────────────────────────────────────────────────────────
+
+    def start(self, now: int) -> None:
+        """Start every worker."""
+        self._started = now
+        for worker in self.workers:
+            worker.started(self.effects.start_worker(worker.index), now)
+
+    def step(self, now: int) -> None:
+        """After a round of events: expire, supervise, dispatch, flush."""
+        for job in self.batcher.expire(now):
+            self.fail(job, Kind.DEADLINE, "the deadline passed while the request was queued")
+        self.health.supervise(now)
+        ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
+        while decision := self.batcher.next_batch(ready, now):
+            self._dispatch(decision, now)
+        self.answers.flush()
+
+    def wakeup(self) -> int | None:
+        """When `step` must be called again at the latest, if nothing happens before."""
+        ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
+        times = [self.batcher.wakeup(ready), self.health.wakeup(), self.drain_until]
+        return min((time for time in times if time is not None), default=None)
+
+    def announce(self, state: int, kind: int = 0, text: str = "") -> None:
+        """The engine's state changes; every client is told."""
+        self.state = (state, kind, text)
+        for client in self.clients.values():
+            if client.greeted:
+                self._tell_state(client)
+
+    def close(self, now: int, drain_seconds: float) -> None:
+        """Take nothing more, work off what is there, for at most that long."""
+        until = now + int(drain_seconds * 1e9)
+        if self.drain_until is None:
+            self.announce(m.STATE_CLOSING, Kind.ENGINE_CLOSED, "the engine is shutting down")
+            self.drain_until = until
+        self.drain_until = min(self.drain_until, until)
+
+    def drained(self, now: int) -> bool:
+        """Whether a closing engine has nothing left to do, or no more time for it."""
+        if self.drain_until is None:
+            return False
+        busy = self.batcher.jobs or any(worker.batches for worker in self.workers)
+        return not busy or now >= self.drain_until or bool(self.health.hopeless)
+
+    def end_all(self) -> None:
+        """Every request that is left ends now: the engine does."""
+        for job in self.batcher.clear():
+            self.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
+        for client in list(self.clients.values()):
+            for request in list(client.requests.values()):
+                data = m.Failed(request.number, Kind.ENGINE_CLOSED, "the engine shut down")
+                self.effects.to_client(client.number, m.encode(data))
+        self.answers.flush()
+
+    # ── clients ────────────────────────────────────────────────────────────────────────────────
+
+    def connected(self, number: int, pid: int) -> None:
+        """A client has connected."""
+        self.clients[number] = ClientState(number, pid)
+
+    def take_client(self, number: int, data: bytes, descriptors: list[int], now: int) -> None:
+        """A message of a client."""
+        client = self.clients.get(number)
+        try:
+            if client is not None:
+                self._intake.take(client, data, descriptors, now)
+        except m.Malformed as error:
+            self.effects.disconnect(number, str(error))
+        finally:
+            for descriptor in descriptors:
+                self.effects.close(descriptor)
+
+    def disconnected(self, number: int) -> None:
+        """A client's connection has ended: forget it, except for what is being read just now."""
+        client = self.clients.pop(number, None)
+        if client is None:
+            return
+        client.gone = True
+        for request in list(client.requests.values()):
+            self.cancel(request)
+        for segment in client.segments.values():
+            if segment.drop():
+                self.release(segment)
+        client.segments.clear()
+
+    def greet(self, client: ClientState) -> None:
+        """Tell a new client what it may do and what is here."""
+        config = self.config
+        welcome = m.Welcome(
+            m.VERSION,
+            self.pid,
+            client.number,
+            config.client_memory,
+            config.client_requests,
+            config.workers,
+        )
+        self.effects.to_client(client.number, m.encode(welcome))
+        self._tell_state(client)
+
+    def _tell_state(self, client: ClientState) -> None:
+        if self.state[0] == m.STATE_READY:
+            for number, card in self.cards.items():
+                for data in encode_card(number, card):
+                    self.effects.to_client(client.number, data)
+        self.effects.to_client(client.number, m.encode(m.State(*self.state)))
+
+    def tell(self, client: ClientState, token: int, now: int) -> None:
+        """Send a client the statistics."""
+        from penstock.engine.report import report
+
+        data = json.dumps(report(self, now, self._started)).encode()
+        for message in m.split_answer(token, data):
+            self.effects.to_client(client.number, message)
+
+    def release(self, segment: Segment) -> None:
+        """No batch uses this segment any more and nobody will: let go of it everywhere."""
+        for worker in self.workers:
+            if segment in worker.mapped:
+                worker.mapped.discard(segment)
+                self.effects.to_worker(
+                    worker.index, m.encode(m.UnmapSegment(segment.client, segment.number))
+                )
+        self.effects.close(segment.descriptor)
+
+    # ── requests ───────────────────────────────────────────────────────────────────────────────
+
+    def lane(self, model: int, signature: Signature) -> Lane:
+        """Where requests of this kind wait together."""
+        lane = self._lanes.get((model, signature))
+        if lane is None:
+            card = self.cards[model]
+            lane = Lane(model, signature, card.max_batch, card.batched)
+            self._lanes[model, signature] = lane
+        return lane
+
+    def admit(self, request: Request, job: Job, now: int) -> None:
+        """Queue a request, or refuse it at once."""
+        lane = job.lane
+        refusal: tuple[Kind, str] | None = None
+        if self.state[0] != m.STATE_READY:
+            refusal = (Kind.ENGINE_CLOSED, self.state[2] or "the engine is not ready yet")
+        elif lane.batched and request.rows > lane.max_batch:
+            refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {lane.max_batch}")
+        elif self.batcher.rows + request.rows > self.config.queue_rows:
+            waiting = f"{self.batcher.rows} of {self.config.queue_rows} rows wait already"
+            refusal = (Kind.OVERLOADED, f"the engine's queue is full: {waiting}")
+        elif job.deadline and job.deadline <= now:
+            refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
+        elif self.health.hopeless:
+            refusal = (Kind.WORKER_LOST, self.health.hopeless)
+        if refusal:
+            self.answers.refuse(request.client, request.number, *refusal)
+            return
+        self.admitted += 1
+        request.client.requests[request.number] = request
+        request.jobs.append(job)
+        self.batcher.add(job)
+
+    def cancel(self, request: Request) -> None:
+        """The caller has lost interest; what runs is let finish, its answer dropped."""
+        if request.cancelled:
+            return
+        request.cancelled = True
+        for job in request.jobs:
+            if job.queued:
+                self.batcher.remove(job)
+        if request.running == 0:
+            self.answers.finish(request)
+
+    def fail(self, job: Job, kind: Kind, text: str) -> None:
+        """A job that is not queued any more ends with an error."""
+        request = job.owner
+        if request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
+            self.answers.finish(request)
+
+    def came_back(self, job: Job) -> bool:
+        """A worker has no more to do with this job; returns whether anybody waits for it."""
+        request = job.owner
+        request.returned()
+        if request.segment.unuse():
+            self.release(request.segment)
+        if request.cancelled:
+            if request.running == 0:
+                self.answers.finish(request)
+            return False
+        return True
+
+    # ── workers ────────────────────────────────────────────────────────────────────────────────
+
+    def take_worker(self, index: int, data: bytes, descriptors: list[int], now: int) -> None:
+        """A message of a worker."""
+        worker = self.workers[index]
+        record = m.decode(data)
+        if isinstance(record, m.Ran):
+            self._ran(worker, record, now)
+        elif isinstance(record, (m.ItemPart, m.ItemFailed)):
+            batch = worker.batches.get(record.batch)
+            if batch is not None:
+                batch.outcomes.append((record, descriptors.pop() if descriptors else -1))
+        elif isinstance(record, m.OutputLayout):
+            worker.output_layouts[record.layout] = record.tensors
+        elif isinstance(record, m.ModelCard):
+            card = self.cards[record.model]
+            self.cards[record.model] = card._replace(
+                max_batch=record.max_batch, batched=bool(record.batched)
+            )
+        elif isinstance(record, m.CardTensors):
+            card = self.cards[record.model]
+            side = ("inputs", "outputs")[record.side]
+            spec = {"inputs": card.spec.inputs, "outputs": card.spec.outputs, side: record.tensors}
+            self.cards[record.model] = card._replace(spec=ModelSpec(**spec))
+        elif isinstance(record, m.Loaded):
+            self.health.loaded(worker, now)
+        elif isinstance(record, m.LoadFailed):
+            worker.load_error = (record.kind, record.text)
+        for descriptor in descriptors:
+            self.effects.close(descriptor)
+
+    def _dispatch(self, decision: Decision, now: int) -> None:
+        worker = decision.runner
+        assert isinstance(worker, Worker)
+        batch = Batch(next(self._batch_numbers), decision.lane, decision.jobs, decision.alone, now)
+        items: list[bytes] = []
+        for job in batch.jobs:
+            request = job.owner
+            segment = request.segment
+            request.dispatched()
+            segment.use()
+            if segment not in worker.mapped:
+                worker.mapped.add(segment)
+                data = m.encode(m.MapSegment(segment.client, segment.number, segment.size))
+                self.effects.to_worker(worker.index, data, segment.descriptor)
+            items.append(
+                m.RUN_ITEM.pack(
+                    segment.client,
+                    segment.number,
+                    request.offset,
+                    request.length,
+                    request.input_bytes,
+                    request.rows,
+                    job.start,
+                    job.rows,
+                )
+            )
+        lane = batch.lane
+        layout, new = worker.run_layouts.number(lane)
+        if new:
+            record = m.RunLayout(layout, lane.model, lane.signature)
+            self.effects.to_worker(worker.index, m.encode(record))
+        for data in m.encode_run(batch.number, layout, items):
+            self.effects.to_worker(worker.index, data)
+        worker.given(batch, lane.estimates.predict(batch.rows), now)
+        self.batch_sizes[batch.rows] += 1
+
+    def _ran(self, worker: Worker, record: m.Ran, now: int) -> None:
+        began = worker.running_since
+        batch = worker.finished(record.batch, now)
+        if batch is None:
+            return
+        worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
+        batch.lane.estimates.observe(batch.rows, now - began)
+        self.rows_done += batch.rows
+        if record.layout:
+            signature = worker.output_layouts[record.layout]
+            for job in batch.jobs:
+                if self.came_back(job):
+                    self._settle(job, signature)
+        else:
+            self._settle_in_parts(worker, batch)
+
+    def _settle(self, job: Job, signature: Signature) -> None:
+        request = job.owner
+        if job.rows == request.rows:
+            request.settled(job.rows)
+            self.answers.done(request, signature)
+            return
+        request.parts.append(PartRecord(job.start, job.rows, signature, 0, -1))
+        if request.settled(job.rows):
+            self.answers.finish(request)
+
+    def _settle_in_parts(self, worker: Worker, batch: Batch) -> None:
+        outcomes: list[list[tuple[Any, int]]] = [[] for _ in batch.jobs]
+        for outcome, descriptor in batch.outcomes:
+            outcomes[outcome.item].append((outcome, descriptor))
+        for job, own in zip(batch.jobs, outcomes, strict=True):
+            request = job.owner
+            wanted = self.came_back(job)
+            over = wanted and request.rows == 0 and not own
+            for outcome, descriptor in own:
+                if not wanted:
+                    if descriptor >= 0:
+                        self.effects.close(descriptor)
+                elif isinstance(outcome, m.ItemFailed):
+                    over = request.fail_rows(
+                        outcome.start, outcome.rows, outcome.kind, outcome.text
+                    )
+                else:
+                    signature = worker.output_layouts[outcome.layout]
+                    request.parts.append(
+                        PartRecord(outcome.start, outcome.rows, signature, outcome.size, descriptor)
+                    )
+                    over = request.settled(outcome.rows)
+            if over:
+                self.answers.finish(request)
+
+
+def encode_card(number: int, card: Card) -> list[bytes]:
+    """What a client, or the engine, is told of a model."""
+    data = [m.encode(m.ModelCard(number, card.max_batch, card.batched, card.name))]
+    for side, tensors in enumerate((card.spec.inputs, card.spec.outputs)):
+        if tensors is not None:
+            data.append(m.encode(m.CardTensors(number, side, tensors)))
+    return data

@@ -1,0 +1,165 @@
+"""Restarts, hangs and blame: what happens when a worker does not do what it should.
+
+- Before any worker was ever ready, one that cannot load ends the engine, with its reason. Later, it
+  is tried again, within the restart budget.
+- A batch that runs too long, or a process that was stopped, gets its worker killed; the rest
+  follows from the exit.
+- When a worker exits, the batch that it was running is under suspicion, those behind it are not:
+  they go back to the front of the queue. Suspects are run row by row, alone. Only a row that kills
+  its worker while it is alone ends with `WorkerLost`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.workers import Batch, RestartBudget, Worker, WorkerState
+from penstock.errors import Kind
+from penstock.scheduling.queue import Job
+from penstock.transport import messages as m
+
+if TYPE_CHECKING:
+    from penstock.engine.core import Core
+
+
+class Health:
+    """Supervises the workers of a core."""
+
+    def __init__(self, core: Core) -> None:
+        config = core.config
+        self._core = core
+        self._budget = RestartBudget(config.restarts, int(config.restart_refill * 1e9))
+        self._run_limit = int(config.run_timeout * 1e9)
+        self._load_limit = int(config.load_timeout * 1e9)
+        self._load_failures = 0
+        self._was_ready = False
+        self.hopeless = ""
+        self.deaths = 0
+
+    @property
+    def restarts(self) -> int:
+        """How many workers were started to replace another."""
+        return sum(max(worker.starts - 1, 0) for worker in self._core.workers)
+
+    def loaded(self, worker: Worker, now: int) -> None:
+        """A worker can be given batches."""
+        if worker.state is not WorkerState.STARTING:
+            return  # it was killed a moment ago
+        worker.loaded(now)
+        self._load_failures = 0
+        self.hopeless = ""
+        if not self._was_ready and all(w.state is WorkerState.READY for w in self._core.workers):
+            self._was_ready = True
+            if self._core.state[0] == m.STATE_LOADING:
+                self._core.announce(m.STATE_READY)
+
+    def supervise(self, now: int) -> None:
+        """Kill what hangs, restart what is due."""
+        for worker in self._core.workers:
+            if worker.state is WorkerState.READY:
+                if worker.batches and now - worker.running_since > self._run_limit:
+                    seconds = self._run_limit / 1e9
+                    self.kill(worker, f"a batch ran for more than {seconds:g} s")
+            elif worker.state is WorkerState.STARTING:
+                if now - worker.since > self._load_limit:
+                    self.kill(worker, f"loading took more than {self._load_limit / 1e9:g} s")
+            elif (
+                worker.state is WorkerState.DOWN
+                and worker.restart_at is not None
+                and worker.restart_at <= now
+                and self._core.drain_until is None
+            ):
+                worker.started(self._core.effects.start_worker(worker.index), now)
+
+    def wakeup(self) -> int | None:
+        """When `supervise` has something to do."""
+        times: list[int] = []
+        for worker in self._core.workers:
+            if worker.state is WorkerState.READY and worker.batches:
+                times.append(worker.running_since + self._run_limit + 1)
+            elif worker.state is WorkerState.STARTING:
+                times.append(worker.since + self._load_limit + 1)
+            elif worker.state is WorkerState.DOWN and worker.restart_at is not None:
+                times.append(worker.restart_at)
+        return min(times, default=None)
+
+    def kill(self, worker: Worker, reason: str) -> None:
+        """End a worker that does not work. What it had is dealt with when its exit is seen."""
+        if worker.state in (WorkerState.STARTING, WorkerState.READY):
+            worker.ending(reason)
+            self._core.effects.kill_worker(worker.index)
+
+    def exited(self, worker: Worker, how: str, now: int) -> None:
+        """A worker's process is gone, and everything that it had sent was read."""
+        core = self._core
+        how = worker.kill_reason or how
+        batches = worker.exited(now)
+        worker.mapped.clear()
+        self._reassign(batches, how)
+        if core.state[0] in (m.STATE_CLOSING, m.STATE_FAILED):
+            worker.restart_at = None
+            return
+        self.deaths += 1
+        if not self._was_ready:
+            self._give_up(worker, how)
+            return
+        if not worker.serving:
+            self._load_failures += 1
+        worker.restart_at = self._budget.next_restart(now, self._load_failures)
+        alive = any(w.state in (WorkerState.STARTING, WorkerState.READY) for w in core.workers)
+        if self._budget.used_up and not alive:
+            cause = worker.load_error[1] if worker.load_error else how
+            self.hopeless = (
+                f"all workers are down and {self._budget.size} restarts did not help; "
+                f"the last one: {cause}"
+            )
+            for job in core.batcher.clear():
+                core.fail(job, Kind.WORKER_LOST, self.hopeless)
+
+    def _give_up(self, worker: Worker, how: str) -> None:
+        kind, text = worker.load_error or (
+            Kind.MODEL_LOAD,
+            f"the worker ended while it loaded the model: {how}",
+        )
+        self._core.announce(m.STATE_FAILED, kind, text)
+        for other in self._core.workers:
+            self.kill(other, "another worker could not load the models")
+
+    def _reassign(self, batches: list[Batch], how: str) -> None:
+        core = self._core
+        for batch in batches:
+            for _, descriptor in batch.outcomes:
+                if descriptor >= 0:
+                    core.effects.close(descriptor)
+        for batch in reversed(batches[1:]):
+            for job in reversed(batch.jobs):
+                if core.came_back(job):
+                    core.batcher.add(job, again=True)
+        for batch in batches[:1]:
+            for job in batch.jobs:
+                if core.came_back(job):
+                    self._blame(job, how)
+
+    def _blame(self, job: Job, how: str) -> None:
+        core = self._core
+        if job.suspect:
+            text = f"the worker ended while it ran this row alone: {how}"
+            core.fail(job, Kind.WORKER_LOST, text)
+        elif not job.lane.batched:
+            text = f"the worker ended while it ran this request, which may not be repeated: {how}"
+            core.fail(job, Kind.WORKER_LOST, text)
+        else:
+            request = job.owner
+            request.jobs.remove(job)
+            for row in range(job.start, job.start + max(job.rows, 1)):
+                single = Job(
+                    request,
+                    job.lane,
+                    min(job.rows, 1),
+                    start=row,
+                    fairness=job.fairness,
+                    priority=job.priority,
+                    deadline=job.deadline,
+                )
+                request.jobs.append(single)
+                core.batcher.suspect(single)

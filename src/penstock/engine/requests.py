@@ -1,0 +1,125 @@
+"""A request's life in the engine: from `Submit` to exactly one terminal message.
+
+::
+
+    QUEUED ──dispatch──▶ RUNNING ──all rows settled──▶ ENDED
+       ▲                    │
+       └──worker died───────┘        cancel: ENDED at once while QUEUED, when it is done if RUNNING
+
+A request is one or more jobs: one with all its rows at first; after its worker died, single rows.
+Each row is settled once, by an answer or by an error; the request ends when no row is left.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from penstock.engine.clients import ClientState, InputLayout
+    from penstock.engine.segments import Segment
+    from penstock.scheduling.queue import Job
+    from penstock.spec import Signature
+
+
+class RequestState(enum.Enum):
+    """Where a request is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class PartRecord(NamedTuple):
+    """Rows of an answer that did not go the usual way; `descriptor` -1: they are in the slot."""
+
+    start: int
+    rows: int
+    layout: Signature
+    size: int
+    descriptor: int
+
+
+class Request:
+    """One request, as the engine knows it."""
+
+    __slots__ = (
+        "admitted",
+        "attempts",
+        "cancelled",
+        "client",
+        "failures",
+        "input_bytes",
+        "jobs",
+        "layout",
+        "length",
+        "number",
+        "offset",
+        "parts",
+        "rows",
+        "running",
+        "segment",
+        "state",
+        "unsettled",
+    )
+
+    def __init__(
+        self,
+        client: ClientState,
+        number: int,
+        layout: InputLayout,
+        segment: Segment,
+        offset: int,
+        length: int,
+        input_bytes: int,
+        rows: int,
+        now: int,
+    ) -> None:
+        self.client = client
+        self.number = number
+        self.layout = layout
+        self.segment = segment
+        self.offset = offset
+        self.length = length
+        self.input_bytes = input_bytes
+        self.rows = rows
+        self.admitted = now
+        self.state = RequestState.QUEUED
+        self.unsettled = rows
+        self.running = 0
+        self.attempts = 0
+        self.cancelled = False
+        self.jobs: list[Job] = []
+        self.parts: list[PartRecord] = []
+        self.failures: list[tuple[int, int, int, str]] = []
+
+    def dispatched(self) -> None:
+        """One of its jobs went to a worker."""
+        assert self.state is not RequestState.ENDED
+        self.state = RequestState.RUNNING
+        self.running += 1
+        self.attempts += 1
+
+    def returned(self) -> None:
+        """One of its jobs came back from a worker, done or not."""
+        assert self.running > 0
+        self.running -= 1
+        if self.running == 0:
+            self.state = RequestState.QUEUED
+
+    def settled(self, rows: int) -> bool:
+        """So many more rows have their answer or error; returns whether all have."""
+        assert rows <= self.unsettled, f"{rows} rows settled, {self.unsettled} were open"
+        self.unsettled -= rows
+        return self.unsettled == 0
+
+    def fail_rows(self, start: int, rows: int, kind: int, text: str) -> bool:
+        """These rows end with an error; returns whether that was the last of them."""
+        self.failures.append((start, rows, kind, text))
+        return self.settled(rows)
+
+    def end(self) -> None:
+        """The terminal message is sent."""
+        assert self.state is not RequestState.ENDED
+        assert self.running == 0
+        self.state = RequestState.ENDED

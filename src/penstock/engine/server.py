@@ -1,0 +1,366 @@
+"""The sockets and processes around the core: startup, main loop, shutdown.
+
+The main loop's `step` is all that the engine does: *receive* (the poller calls the handlers, which
+hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; what a socket
+does not take waits in its channel). Nothing here blocks on a peer.
+
+Ends when: the owner exits (its pidfd), a signal or a client's `Stop` asks for it (drained first),
+or the models cannot be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import time
+from functools import partial
+from pathlib import Path
+
+from penstock import launch
+from penstock.config import EngineConfig, Model, to_json
+from penstock.engine.core import Core
+from penstock.engine.poller import Poller
+from penstock.engine.processes import WorkerProcess, reap_orphans
+from penstock.engine.workers import WorkerState
+from penstock.transport import messages as m
+from penstock.transport import rendezvous
+from penstock.transport.channel import Channel, Closed, Flooded, Oversized
+
+_TICK = 1.0
+_STOPPED_LIMIT = 1.0
+_MESSAGES_AT_ONCE = 64
+_FLUSH_LIMIT = 1.0
+_EXIT_LIMIT = 3.0
+_STATES = ("loading", "ready", "failed", "closing")
+
+log = logging.getLogger("penstock.engine")
+
+
+class Connection:
+    """A client's socket and the pidfd of its process."""
+
+    __slots__ = ("channel", "dropped", "number", "pidfd", "writing")
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.channel = Channel(sock)
+        self.pidfd = rendezvous.peer_pidfd(sock)
+        self.writing = False
+        self.dropped = ""
+
+
+class Server:
+    """One engine process. Does the effects that its core asks for."""
+
+    def __init__(
+        self,
+        models: tuple[Model, ...],
+        config: EngineConfig,
+        *,
+        sys_path: list[str],
+        owner: int | None,
+        status: int | None,
+    ) -> None:
+        self._models = models
+        self._config = config
+        self._sys_path = sys_path
+        self._owner = owner
+        self._status = status
+        self._core = Core(models, config, self, os.getpid())
+        self._poller = Poller()
+        self._path = rendezvous.address_of(config.name, config.folder)
+        self._connections: dict[int, Connection] = {}
+        self._processes: dict[int, WorkerProcess] = {}
+        self._dropping: list[Connection] = []
+        self._last_number = 0
+        self._next_tick = 0.0
+        self._told = ""
+        self._pidfd = os.pidfd_open(os.getpid())
+
+    # ── startup, main loop, shutdown ───────────────────────────────────────────────────────────
+
+    def run(self) -> int:
+        """The engine's whole life; returns the process's exit code."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        launch.adopt_orphans()
+        rendezvous.prepare_folder(self._path.parent, self._config.group)
+        lock = rendezvous.take_lock(self._path)
+        try:
+            listener = rendezvous.listen(self._path, self._config.group)
+            with listener:
+                self._poller.add(listener.fileno(), lambda _: self._accept(listener))
+                self._watch_signals()
+                if self._owner is not None:
+                    self._poller.add(self._owner, lambda _: self._owner_exited())
+                self._tell("listening")
+                log.info("listening at %s", self._path)
+                self._core.start(time.monotonic_ns())
+                while not self._finished():
+                    self._step()
+                self._poller.remove(listener.fileno())
+        finally:
+            self._shutdown()
+            rendezvous.release_lock(self._path, lock)
+        return int(self._core.state[0] == m.STATE_FAILED)
+
+    def _step(self) -> None:
+        wakeup = self._core.wakeup()
+        now = time.monotonic_ns()
+        wait = _TICK if wakeup is None else min(_TICK, max(0, wakeup - now) / 1e9)
+        self._poller.wait(wait)
+        now = time.monotonic_ns()
+        self._core.step(now)
+        self._drop_connections()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK * 1e9
+            self._tick()
+        self._tell(_STATES[self._core.state[0]])
+
+    def _finished(self) -> bool:
+        if self._core.state[0] == m.STATE_FAILED:
+            return not self._processes
+        return self._core.drained(time.monotonic_ns())
+
+    def _shutdown(self) -> None:
+        self._core.end_all()
+        deadline = time.monotonic() + _FLUSH_LIMIT
+        while time.monotonic() < deadline and any(
+            connection.channel.wants_write and not connection.dropped
+            for connection in self._connections.values()
+        ):
+            self._poller.wait(0.05)
+            self._drop_connections()
+        for process in self._processes.values():
+            with contextlib.suppress(Closed, Flooded):
+                process.channel.send(m.encode(m.Stop(0.0)))
+        deadline = time.monotonic() + _EXIT_LIMIT
+        while self._processes and time.monotonic() < deadline:
+            self._poller.wait(0.05)
+        for process in list(self._processes.values()):
+            process.kill()
+            self._reap(process)
+        deadline = time.monotonic() + _EXIT_LIMIT
+        while reap_orphans(set()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        for connection in self._connections.values():
+            connection.channel.close()
+        self._poller.close()
+        log.info("ended")
+
+    def _tick(self) -> None:
+        for process in self._processes.values():
+            if process.stopped_for() >= _STOPPED_LIMIT:
+                worker = self._core.workers[process.index]
+                self._core.health.kill(worker, "its process was stopped")
+        reap_orphans({process.popen.pid for process in self._processes.values()})
+
+    def _watch_signals(self) -> None:
+        reader, writer = socket.socketpair()
+        for end in (reader, writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._signal_sockets = (reader, writer)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        self._poller.add(reader.fileno(), lambda _: self._signalled(reader))
+
+    def _signalled(self, reader: socket.socket) -> None:
+        for _ in reader.recv(64):
+            again = self._core.drain_until is not None
+            self._core.close(time.monotonic_ns(), 0.0 if again else self._config.drain_timeout)
+
+    def _owner_exited(self) -> None:
+        assert self._owner is not None
+        self._poller.remove(self._owner)
+        log.warning("the process that owns this engine has exited: ending")
+        self._core.close(time.monotonic_ns(), 0.0)
+
+    def _tell(self, state: str) -> None:
+        """Tell whoever started this process how far it is."""
+        if state == self._told or self._status is None:
+            return
+        self._told = state
+        _, kind, text = self._core.state
+        line = json.dumps({"state": state, "kind": kind, "text": text})
+        with contextlib.suppress(OSError):
+            os.write(self._status, line.encode() + b"\n")
+
+    # ── clients ────────────────────────────────────────────────────────────────────────────────
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_MESSAGES_AT_ONCE):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.error("cannot accept a connection: %s", error)
+                return
+            refusal = rendezvous.admits(sock, self._config.group)
+            if refusal:
+                log.warning("connection refused: %s", refusal)
+                with contextlib.suppress(OSError):
+                    sock.send(m.encode(m.Rejected(refusal)))
+                sock.close()
+                continue
+            self._last_number += 1
+            connection = Connection(self._last_number, sock)
+            self._connections[connection.number] = connection
+            self._core.connected(connection.number, rendezvous.peer(sock)[0])
+            self._poller.add(connection.channel.fileno(), partial(self._from_client, connection))
+            if connection.pidfd is not None:
+                self._poller.add(connection.pidfd, partial(self._client_exited, connection))
+
+    def _client_exited(self, connection: Connection, _: int) -> None:
+        self._drop(connection, "its process exited")
+
+    def _from_client(self, connection: Connection, _: int) -> None:
+        try:
+            if connection.writing:
+                connection.channel.flush()
+                self._watch_writing(connection)
+            now = time.monotonic_ns()
+            for _ in range(_MESSAGES_AT_ONCE):
+                if connection.dropped:
+                    return
+                received = connection.channel.receive()
+                if received is None:
+                    return
+                self._core.take_client(connection.number, *received, now)
+        except Oversized as error:
+            self.disconnect(connection.number, str(error))
+        except Closed as error:
+            self._drop(connection, str(error))
+
+    def _drop(self, connection: Connection, reason: str) -> None:
+        if not connection.dropped:
+            connection.dropped = reason
+            self._dropping.append(connection)
+
+    def _drop_connections(self) -> None:
+        for connection in self._dropping:
+            log.debug("client %d is gone: %s", connection.number, connection.dropped)
+            self._poller.remove(connection.channel.fileno())
+            connection.channel.close()
+            if connection.pidfd is not None:
+                self._poller.remove(connection.pidfd)
+                os.close(connection.pidfd)
+            del self._connections[connection.number]
+            self._core.disconnected(connection.number)
+        self._dropping.clear()
+
+    def _watch_writing(self, connection: Connection) -> None:
+        if connection.writing != connection.channel.wants_write:
+            connection.writing = connection.channel.wants_write
+            self._poller.watch_write(connection.channel.fileno(), connection.writing)
+
+    # ── workers ────────────────────────────────────────────────────────────────────────────────
+
+    def _from_worker(self, process: WorkerProcess) -> None:
+        try:
+            process.channel.flush()
+            while (received := process.channel.receive()) is not None:
+                self._core.take_worker(process.index, *received, time.monotonic_ns())
+            self._poller.watch_write(process.channel.fileno(), process.channel.wants_write)
+        except (Closed, Oversized, m.Malformed) as error:
+            self._poller.remove(process.channel.fileno())
+            worker = self._core.workers[process.index]
+            self._core.health.kill(worker, "" if isinstance(error, Closed) else str(error))
+
+    def _worker_exited(self, process: WorkerProcess) -> None:
+        self._from_worker(process)
+        how = self._reap(process)
+        worker = self._core.workers[process.index]
+        ending = worker.state is WorkerState.ENDING and not worker.kill_reason
+        log.log(
+            logging.INFO if self._core.drain_until is not None else logging.WARNING,
+            "worker %d ended: %s",
+            process.index,
+            how if ending else worker.kill_reason or how,
+        )
+        self._core.health.exited(worker, how, time.monotonic_ns())
+
+    def _reap(self, process: WorkerProcess) -> str:
+        self._poller.remove(process.channel.fileno())
+        self._poller.remove(process.pidfd)
+        del self._processes[process.index]
+        how = process.reap()
+        reap_orphans({other.popen.pid for other in self._processes.values()})
+        return how
+
+    # ── the core's effects ─────────────────────────────────────────────────────────────────────
+
+    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
+        """Send to a client; one that does not read is dropped."""
+        connection = self._connections.get(client)
+        if connection is None or connection.dropped:
+            return
+        try:
+            connection.channel.send(data, (descriptor,) if descriptor >= 0 else ())
+        except (Closed, Flooded) as error:
+            if isinstance(error, Flooded):
+                log.warning("client %d is dropped: %s", client, error)
+            self._drop(connection, str(error))
+            return
+        if connection.channel.wants_write:
+            self._watch_writing(connection)
+
+    def to_worker(self, worker: int, data: bytes, descriptor: int = -1) -> None:
+        """Send to a worker; one that cannot be reached is about to be seen exiting."""
+        process = self._processes.get(worker)
+        if process is None:
+            return
+        with contextlib.suppress(Closed):
+            try:
+                process.channel.send(data, (descriptor,) if descriptor >= 0 else ())
+            except Flooded as error:
+                self._core.health.kill(self._core.workers[worker], str(error))
+                return
+            if process.channel.wants_write:
+                self._poller.watch_write(process.channel.fileno(), True)
+
+    def disconnect(self, client: int, reason: str) -> None:
+        """End the connection of a client that broke the protocol."""
+        connection = self._connections.get(client)
+        if connection is None or connection.dropped:
+            return
+        log.warning("client %d is disconnected: %s", client, reason)
+        with contextlib.suppress(Closed, Flooded):
+            connection.channel.send(m.encode(m.Rejected(reason)))
+        self._drop(connection, reason)
+
+    def start_worker(self, index: int) -> int:
+        """Start a process for this worker."""
+        settings = to_json(
+            self._models,
+            self._config,
+            index=index,
+            sys_path=self._sys_path,
+            socket=str(self._path),
+        )
+        process = WorkerProcess(index, settings, self._pidfd)
+        self._processes[index] = process
+        self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))
+        self._poller.add(process.pidfd, lambda _: self._worker_exited(process))
+        return process.popen.pid
+
+    def kill_worker(self, index: int) -> None:
+        """Kill this worker's process; its pidfd tells when it is gone."""
+        process = self._processes.get(index)
+        if process is not None:
+            process.kill()
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+
+def socket_path(config: EngineConfig) -> Path:
+    """Where an engine with this config is reached."""
+    return rendezvous.address_of(config.name, config.folder)

@@ -1,0 +1,159 @@
+"""A worker's life in the engine, and the budget that keeps it from being restarted for ever.
+
+::
+
+    STARTING ──Loaded──▶ READY ──kill──▶ ENDING ──exit──▶ DOWN ──restart──▶ STARTING
+        └──────exit, LoadFailed, kill──────▲──exit──────────▲
+
+Its exit is *observed* (by pidfd) before anything that it was given goes elsewhere: until then it
+might still write into slots.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+
+from penstock.engine.segments import Segment
+from penstock.scheduling.queue import Job, Lane
+from penstock.spec import Signature
+from penstock.transport.layouts import LayoutNumbers
+from penstock.transport.messages import ItemFailed, ItemPart
+
+
+class WorkerState(enum.Enum):
+    """What a worker can be given: only READY ones get batches."""
+
+    STARTING = "starting"
+    READY = "ready"
+    ENDING = "ending"
+    DOWN = "down"
+
+
+class Batch:
+    """Jobs that a worker was given together."""
+
+    __slots__ = ("alone", "jobs", "lane", "number", "outcomes", "rows", "sent")
+
+    def __init__(self, number: int, lane: Lane, jobs: list[Job], alone: bool, now: int) -> None:
+        self.number = number
+        self.lane = lane
+        self.jobs = jobs
+        self.alone = alone
+        self.rows = sum(job.rows for job in jobs)
+        self.sent = now
+        self.outcomes: list[tuple[ItemPart | ItemFailed, int]] = []  # with their descriptors
+
+
+class Worker:
+    """One worker process's place; processes come and go in it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.state = WorkerState.DOWN
+        self.pid = 0
+        self.serving = False
+        self.starts = 0
+        self.since = 0
+        self.restart_at: int | None = 0
+        self.kill_reason = ""
+        self.batches: OrderedDict[int, Batch] = OrderedDict()
+        self.running_since = 0
+        self.free_at = 0
+        self.alone = False
+        self.run_layouts: LayoutNumbers[Lane] = LayoutNumbers(256)
+        self.output_layouts: dict[int, Signature] = {}
+        self.mapped: set[Segment] = set()
+        self.load_error: tuple[int, str] | None = None
+        self.batches_done = 0
+        self.rows_done = 0
+        self.busy_ns = 0
+
+    @property
+    def inflight(self) -> int:
+        """Batches that it has."""
+        return len(self.batches)
+
+    def started(self, pid: int, now: int) -> None:
+        """A new process has this place."""
+        assert self.state is WorkerState.DOWN
+        self.state = WorkerState.STARTING
+        self.pid = pid
+        self.serving = False
+        self.starts += 1
+        self.since = now
+        self.restart_at = None
+        self.kill_reason = ""
+        self.load_error = None
+        self.run_layouts = LayoutNumbers(256)
+        self.output_layouts = {}
+
+    def loaded(self, now: int) -> None:
+        """Its models are loaded."""
+        assert self.state is WorkerState.STARTING
+        self.state = WorkerState.READY
+        self.serving = True
+        self.since = now
+
+    def ending(self, reason: str) -> None:
+        """It was told, or forced, to exit."""
+        assert self.state in (WorkerState.STARTING, WorkerState.READY)
+        self.state = WorkerState.ENDING
+        self.kill_reason = reason
+
+    def exited(self, now: int) -> list[Batch]:
+        """Its exit was observed; returns the batches that it still had, oldest first."""
+        assert self.state is not WorkerState.DOWN
+        self.state = WorkerState.DOWN
+        self.pid = 0
+        self.since = now
+        self.alone = False
+        batches = list(self.batches.values())
+        self.batches.clear()
+        return batches
+
+    def given(self, batch: Batch, expected: int, now: int) -> None:
+        """It got a batch that will probably take `expected` nanoseconds."""
+        assert self.state is WorkerState.READY
+        if not self.batches:
+            self.running_since = self.free_at = now
+        self.batches[batch.number] = batch
+        self.free_at += expected
+        self.alone = batch.alone
+
+    def finished(self, number: int, now: int) -> Batch | None:
+        """It finished a batch; `None` for one that it was not given."""
+        batch = self.batches.pop(number, None)
+        if batch is not None:
+            self.running_since = now
+            self.alone = False
+            self.batches_done += 1
+            self.rows_done += batch.rows
+            if not self.batches:
+                self.free_at = now
+        return batch
+
+
+class RestartBudget:
+    """A bucket of restarts: each takes one, one flows back every `refill` nanoseconds."""
+
+    def __init__(self, size: int, refill: int) -> None:
+        self.size = size
+        self._refill = refill
+        self._level = float(size)
+        self._at = 0
+
+    def next_restart(self, now: int, failures: int) -> int:
+        """Take one restart; returns when it may happen: at once, later after repeated failures."""
+        self._level = min(self.size, self._level + (now - self._at) / self._refill)
+        self._at = now
+        self._level -= 1
+        wait = 0 if failures == 0 else min(int(50_000_000 * 2 ** min(failures, 8)), 5_000_000_000)
+        if self._level < 0:
+            wait = max(wait, int(-self._level * self._refill))
+        return now + wait
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the next restart has to wait for a refill."""
+        return self._level < 0

@@ -1,0 +1,103 @@
+"""Starting Penstock's own processes: `python -m penstock.…`, with settings and descriptors.
+
+Not by fork, which would copy whatever threads and GPU state the caller has, and not by
+`multiprocessing`, which would import the caller's `__main__` again. The settings travel as JSON in
+an anonymous memory file; descriptors keep their numbers and are listed by name in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+_SET_SUBREAPER = 36
+
+
+def start(
+    module: str, settings: str, descriptors: Mapping[str, int], *, detached: bool, log: Any = None
+) -> subprocess.Popen[bytes]:
+    """Start `python -m module`. The descriptors stay the caller's, too, to be closed.
+
+    `detached`: in a session of its own, so that the terminal's signals do not reach it.
+    """
+    memory = os.memfd_create("penstock-settings", os.MFD_CLOEXEC)
+    try:
+        text = json.dumps({"settings": settings, "descriptors": dict(descriptors)})
+        os.write(memory, text.encode())
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(memory)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(memory, *descriptors.values()),
+            env=_environment(),
+            start_new_session=detached,
+            process_group=None if detached else 0,
+        )
+    finally:
+        os.close(memory)
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    if _PACKAGE_ROOT.name not in ("site-packages", "dist-packages"):
+        known = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), known]))
+    return environment
+
+
+def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
+    """In the started process: its settings and descriptors (close-on-exec from here on)."""
+    if len(arguments) != 2 or not arguments[1].isdigit():
+        raise SystemExit(f"{arguments[0]} is started by penstock, not by hand")
+    memory = int(arguments[1])
+    with os.fdopen(memory, "rb") as file:
+        file.seek(0)
+        data = json.load(file)
+    for descriptor in data["descriptors"].values():
+        os.set_inheritable(descriptor, False)
+    return data["settings"], data["descriptors"]
+
+
+def adopt_orphans() -> None:
+    """Grandchildren whose parent dies become children of this process, not of init."""
+    ctypes.CDLL(None).prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process."""
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill everything below a process, those in sessions of their own too."""
+    for child in children(pid):
+        kill_descendants(child)
+        try:
+            os.kill(child, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def exit_text(code: int) -> str:
+    """How a process ended, in words, from `Popen.returncode`."""
+    if code >= 0:
+        return f"it exited with code {code}"
+    try:
+        return f"it was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was killed by signal {-code}"

@@ -1,0 +1,74 @@
+"""A plain Python function (or an instance of a class) on numpy arrays as something to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.errors import InputError, ModelError, ModelLoadError
+from penstock.spec import ModelSpec, Signature, TensorSpec
+from penstock.transport.tensors import Array, dtype_name, encode_strings
+
+
+class Runnable(Protocol):
+    """A loaded model: what the worker's device runs."""
+
+    spec: ModelSpec
+    max_batch: int
+    batched: bool
+
+    def __call__(self, inputs: Any, rows: int) -> tuple[Signature, list[Array]]:
+        """Run on an array or a dict of arrays; returns the outputs with as many rows.
+
+        Raises whatever the model raises, and `ModelError` for outputs that cannot be sent.
+        """
+
+
+class Function:
+    """A Python callable. A class is instantiated first: that is where it loads what it needs."""
+
+    def __init__(
+        self, target: Any, spec: ModelSpec, max_batch: int, batched: bool, source: str
+    ) -> None:
+        if isinstance(target, type):
+            target = target()
+        if not callable(target):
+            raise ModelLoadError(f"{source} is a {type(target).__name__}, which cannot be called")
+        self._target: Callable[[Any], Any] = target
+        self.spec = spec
+        self.max_batch = max_batch
+        self.batched = batched
+
+    def __call__(self, inputs: Any, rows: int) -> tuple[Signature, list[Array]]:
+        """Call it and check what comes back."""
+        return check_outputs(self._target(inputs), rows)
+
+
+def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:
+    """A model's outputs as contiguous arrays with a signature. Raises `ModelError`."""
+    named = list(outputs.items()) if isinstance(outputs, Mapping) else [("", outputs)]
+    if not named:
+        raise ModelError("the model returned an empty dict")
+    tensors: list[TensorSpec] = []
+    arrays: list[Array] = []
+    for name, value in named:
+        label = f"output {name!r}" if name else "the output"
+        if value is None or isinstance(value, (str, bytes, tuple)):
+            raise ModelError(
+                f"{label}: expected an array (or a dict of arrays), got {type(value).__name__}"
+            )
+        array = np.asarray(value)
+        if array.ndim == 0 or len(array) != rows:
+            got = "a scalar" if array.ndim == 0 else f"{len(array)}"
+            raise ModelError(f"{label}: expected {rows} rows, as many as came in, got {got}")
+        try:
+            dtype = dtype_name(array.dtype, label)
+            if dtype == "string":
+                array = encode_strings(array, label)
+        except InputError as error:
+            raise ModelError(str(error)) from None
+        tensors.append(TensorSpec(dtype, array.shape[1:], str(name)))
+        arrays.append(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+    return tuple(tensors), arrays

@@ -1,0 +1,8 @@
+"""Which requests form the next batch. Pure: no I/O, and the time is an argument.
+
+- `queue`: what waits, by model and shape, priority and fairness key
+- `estimates`: how long a batch of so many rows takes, kept up to date
+- `batcher`: when a batch leaves, and with whom
+
+The engine calls `add`, `remove`, `expire` and `next_batch` and does what comes back.
+"""

@@ -1,0 +1,193 @@
+"""What goes into a model and what comes out: names, dtypes and shapes. Knows no numpy.
+
+A `TensorSpec` describes *one row* of a tensor; the rows axis itself is never part of a shape. A
+`Signature` is a tuple of `TensorSpec`s with every size known: what one request really carries. A
+`ModelSpec` is what a model declares; its sizes may be open (`None`).
+
+The client checks a call's signature against the model's spec to give a good error; the engine
+checks it again, because it believes no client.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from penstock.errors import ConfigError, InputError
+
+STRING = "string"
+
+# name -> (code in messages, bytes an element). Codes are part of the protocol: never renumber.
+DTYPES: dict[str, tuple[int, int]] = {
+    "bool": (1, 1),
+    "int8": (2, 1),
+    "int16": (3, 2),
+    "int32": (4, 4),
+    "int64": (5, 8),
+    "uint8": (6, 1),
+    "uint16": (7, 2),
+    "uint32": (8, 4),
+    "uint64": (9, 8),
+    "float16": (10, 2),
+    "float32": (11, 4),
+    "float64": (12, 8),
+    "complex64": (13, 8),
+    "complex128": (14, 16),
+    "bfloat16": (15, 2),
+    "float8_e4m3fn": (16, 1),
+    "float8_e5m2": (17, 1),
+    "int4": (18, 1),
+    "uint4": (19, 1),
+    STRING: (20, 0),
+}
+DTYPE_OF_CODE = {code: name for name, (code, _) in DTYPES.items()}
+
+MAX_RANK = 16
+MAX_TENSORS = 64
+MAX_NAME_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One row of a tensor: dtype, shape without the rows axis (`None`: any size), name.
+
+    The name "" means that the caller gave, or the function returned, a bare array.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if len(self.shape) > MAX_RANK:
+            raise ConfigError(f"{len(self.shape)} axes in {self.shape}; at most {MAX_RANK}")
+        if any(size is not None and size < 0 for size in self.shape):
+            raise ConfigError(f"a negative size in the shape {self.shape}")
+        if len(self.name.encode()) > MAX_NAME_BYTES:
+            raise ConfigError(f"a tensor's name has more than {MAX_NAME_BYTES} bytes")
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in ("rows", *self.shape))
+        return f"{self.dtype} ({sizes})"
+
+    @property
+    def elements(self) -> int:
+        """How many elements a row has. Only where every size is known."""
+        return math.prod(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape, where every size is known."""
+        assert None not in self.shape, "a size is open"
+        return cast("tuple[int, ...]", self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row; 0 for strings, whose size is not in their type."""
+        return self.elements * DTYPES[self.dtype][1]
+
+    def admits(self, other: TensorSpec) -> bool:
+        """Whether a tensor of that dtype and shape (with known sizes) fits this spec."""
+        return (
+            self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(
+                mine is None or mine == its
+                for mine, its in zip(self.shape, other.shape, strict=True)
+            )
+        )
+
+
+Signature = tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a model declares of its tensors. `None`: it does not say, anything may come."""
+
+    inputs: Signature | None = None
+    outputs: Signature | None = None
+
+    def check(self, signature: Signature) -> None:
+        """Raise `InputError` unless the model takes tensors of these names, dtypes and shapes."""
+        if self.inputs is None:
+            return
+        if len(signature) == 1 and signature[0].name == "":
+            if len(self.inputs) != 1:
+                raise InputError(
+                    f"the model has {len(self.inputs)} inputs ({_names(self.inputs)}): "
+                    "pass a dict of arrays; got one array"
+                )
+            _check_tensor(self.inputs[0], signature[0])
+            return
+        given = {tensor.name: tensor for tensor in signature}
+        wanted = {tensor.name: tensor for tensor in self.inputs}
+        missing = [name for name in wanted if name not in given]
+        extra = [name for name in given if name not in wanted]
+        if missing or extra:
+            faults = [f"missing {', '.join(map(repr, missing))}"] if missing else []
+            faults += [f"unknown {', '.join(map(repr, extra))}"] if extra else []
+            raise InputError(
+                f"inputs do not match: {' and '.join(faults)}; expected {_names(self.inputs)}"
+            )
+        for name, tensor in wanted.items():
+            _check_tensor(tensor, given[name])
+
+
+def _names(signature: Signature) -> str:
+    return ", ".join(repr(tensor.name) for tensor in signature)
+
+
+def _check_tensor(wanted: TensorSpec, given: TensorSpec) -> None:
+    if not wanted.admits(given):
+        label = f"input {wanted.name!r}" if wanted.name else "the input"
+        raise InputError(f"{label}: expected {wanted}, got {given}")
+
+
+def tensor_spec(value: Any, name: str = "") -> TensorSpec:
+    """A `TensorSpec` from what people write: one, or `("float32", (224, 224, 3))`."""
+    if isinstance(value, TensorSpec):
+        return TensorSpec(value.dtype, value.shape, name or value.name)
+    if (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], Sequence)
+    ):
+        return TensorSpec(value[0], tuple(value[1]), name)
+    raise ConfigError(
+        f"a tensor is a TensorSpec or a pair (dtype, row shape), for example "
+        f"('float32', (224, 224, 3)); got {value!r}"
+    )
+
+
+def signature_of(value: Any) -> Signature | None:
+    """What a model declares, from what people write: one tensor, or a dict of them, or `None`."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        if not value:
+            raise ConfigError("an empty dict declares no tensors; leave it out instead")
+        return tuple(tensor_spec(tensor, str(name)) for name, tensor in value.items())
+    if isinstance(value, tuple) and value and all(isinstance(t, TensorSpec) for t in value):
+        return value
+    return (tensor_spec(value),)
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check_name(name: str, what: str) -> str:
+    """Names of engines and models become file names and labels: keep them plain."""
+    if not _NAME.fullmatch(str(name)):
+        raise ConfigError(
+            f"{what} {name!r}: expected 1 to 64 of letters, digits, '.', '_' and '-', "
+            "beginning with a letter or a digit"
+        )
+    return name

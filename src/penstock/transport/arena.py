@@ -1,0 +1,177 @@
+"""How a client cuts its segments into slots.
+
+A slot holds one request's input and the room for its answer. Sizes are rounded up to classes (four
+to a doubling, so at most a quarter is wasted); each segment holds slots of one class, and segments
+are added as they are needed, each with more slots than the last, up to the client's limit. At the
+limit, segments of other classes that are wholly free are given back first.
+
+A slot's life::
+
+    FREE ──lease──▶ LEASED ──submit──▶ SUBMITTED ──free──▶ FREE
+                      └──────────────free────────────────────▲
+    any of them ──abandon──▶ ABANDONED   (the engine is gone: never used again)
+
+Pure bookkeeping: `add_segment` and `drop_segment` do what must be done outside. Not thread-safe;
+the session holds its lock around every call.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+SMALLEST = 512
+_SEGMENT_BYTES = 1 << 20
+_MOST_SEGMENT_BYTES = 64 << 20
+
+Memory = TypeVar("Memory")
+
+
+class SlotState(enum.Enum):
+    """Who a slot belongs to."""
+
+    FREE = "nobody"
+    LEASED = "the caller"
+    SUBMITTED = "the engine"
+    ABANDONED = "nobody, for good"
+
+
+class Slot(Generic[Memory]):
+    """A piece of a segment. Changes hands only by its three verbs."""
+
+    __slots__ = ("block", "offset", "size", "state")
+
+    def __init__(self, block: Block[Memory], offset: int, size: int) -> None:
+        self.block = block
+        self.offset = offset
+        self.size = size
+        self.state = SlotState.FREE
+
+    def lease(self) -> None:
+        """The caller may write."""
+        self._move(SlotState.FREE, SlotState.LEASED)
+
+    def submit(self) -> None:
+        """From now on the engine's, until the request's terminal message."""
+        self._move(SlotState.LEASED, SlotState.SUBMITTED)
+
+    def _move(self, source: SlotState, target: SlotState) -> None:
+        assert self.state is source, f"a slot of {self.state.value} cannot become {target.value}'s"
+        self.state = target
+
+
+class Block(Generic[Memory]):
+    """One segment: its number, its memory, and its slots."""
+
+    def __init__(self, number: int, memory: Memory, size: int, slot_size: int) -> None:
+        self.number = number
+        self.memory = memory
+        self.size = size
+        self.slot_size = slot_size
+        self.slots = [Slot(self, at, slot_size) for at in range(0, size, slot_size)]
+        self.free = len(self.slots)
+
+
+class TooLarge(Exception):
+    """One slot alone would be larger than all the memory that the client may hold."""
+
+
+def size_class(size: int) -> int:
+    """The smallest slot size that holds `size` bytes: four classes to each doubling."""
+    if size <= SMALLEST:
+        return SMALLEST
+    step = 1 << max((size - 1).bit_length() - 3, 6)
+    return -(-size // step) * step
+
+
+class Arena(Generic[Memory]):
+    """Leases slots out of segments, within `limit` bytes."""
+
+    def __init__(
+        self,
+        limit: int,
+        add_segment: Callable[[int, int], Memory],
+        drop_segment: Callable[[int, Memory], None],
+    ) -> None:
+        self.limit = limit
+        self.held = 0
+        self._add_segment = add_segment
+        self._drop_segment = drop_segment
+        self._blocks: dict[int, Block[Memory]] = {}
+        self._free: dict[int, list[Slot[Memory]]] = {}
+        self._numbers = iter(range(1, 1 << 32))
+        self.abandoned = False
+
+    def lease(self, size: int) -> Slot[Memory] | None:
+        """A slot of at least `size` bytes, or `None` while everything is in use."""
+        assert not self.abandoned
+        slot_size = size_class(size)
+        if slot_size > self.limit:
+            raise TooLarge
+        free = self._free.get(slot_size)
+        if not free:
+            free = self._grow(slot_size)
+            if not free:
+                return None
+        slot = free.pop()
+        slot.lease()
+        slot.block.free -= 1
+        return slot
+
+    def free(self, slot: Slot[Memory]) -> None:
+        """A slot comes back: unused (leased), or with its request ended (submitted)."""
+        if slot.state is SlotState.ABANDONED:
+            return
+        assert slot.state in (SlotState.LEASED, SlotState.SUBMITTED), slot.state
+        slot.state = SlotState.FREE
+        slot.block.free += 1
+        self._free[slot.size].append(slot)
+
+    def abandon(self) -> Iterator[Memory]:
+        """The engine is gone: no slot is used again. Returns the segments' memory."""
+        self.abandoned = True
+        for block in self._blocks.values():
+            for slot in block.slots:
+                slot.state = SlotState.ABANDONED
+            yield block.memory
+        self._blocks.clear()
+        self._free.clear()
+        self.held = 0
+
+    def each_memory(self, visit: Callable[[Memory], None]) -> None:
+        """Visit the memory of every segment."""
+        for block in self._blocks.values():
+            visit(block.memory)
+
+    def _grow(self, slot_size: int) -> list[Slot[Memory]]:
+        same = sum(len(b.slots) for b in self._blocks.values() if b.slot_size == slot_size)
+        wanted = max(_SEGMENT_BYTES // slot_size, same, 1)
+        wanted = min(wanted, max(_MOST_SEGMENT_BYTES // slot_size, 1))
+        if self.held + wanted * slot_size > self.limit:
+            self._give_back(wanted * slot_size, slot_size)
+        wanted = min(wanted, (self.limit - self.held) // slot_size)
+        if wanted < 1:
+            return []
+        size = wanted * slot_size
+        number = next(self._numbers)
+        block = Block(number, self._add_segment(number, size), size, slot_size)
+        self._blocks[number] = block
+        self.held += size
+        free = self._free.setdefault(slot_size, [])
+        free.extend(reversed(block.slots))
+        return free
+
+    def _give_back(self, room: int, slot_size: int) -> None:
+        for block in list(self._blocks.values()):
+            if self.held + room <= self.limit:
+                return
+            if block.free == len(block.slots) and block.slot_size != slot_size:
+                self._free[block.slot_size] = [
+                    slot for slot in self._free[block.slot_size] if slot.block is not block
+                ]
+                for slot in block.slots:
+                    slot.state = SlotState.ABANDONED
+                del self._blocks[block.number]
+                self.held -= block.size
+                self._drop_segment(block.number, block.memory)

@@ -1,0 +1,131 @@
+"""A unix seqpacket socket that never blocks: whole messages, with descriptors beside them.
+
+`send` hands a message to the kernel, or keeps it (`backlog` bytes at most) until the socket has
+room again; the owner watches `wants_write` and calls `flush`. `receive` returns one message, or
+`None` when there is none. The end of the stream is `Closed`: news, not an accident.
+
+Descriptors: those handed to `send` stay the caller's (a copy is kept while the message waits);
+those that `receive` returns belong to the receiver, close-on-exec, to be closed by it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.transport.messages import MAX_MESSAGE
+
+MAX_DESCRIPTORS = 4
+_CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Flooded(Exception):
+    """The other side does not read: more is waiting for it than is allowed."""
+
+
+class Oversized(Exception):
+    """The other side sent a message, or a number of descriptors, that is larger than allowed."""
+
+
+class Channel:
+    """One end of a seqpacket connection. Not thread-safe; the owner brings the lock."""
+
+    def __init__(self, sock: socket.socket, backlog: int = 8 << 20) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._backlog = backlog
+        self._waiting_bytes = 0
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._buffer = bytearray(MAX_MESSAGE + 1)
+        self._buffers = [memoryview(self._buffer)]
+        self.closed = False
+
+    def fileno(self) -> int:
+        """The socket's descriptor, to be polled."""
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether messages wait for room in the socket."""
+        return bool(self._waiting)
+
+    def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send now or keep for later. Raises `Closed` or `Flooded`."""
+        if self._waiting or not self._send_now(data, descriptors):
+            if self._waiting_bytes + len(data) > self._backlog:
+                raise Flooded(f"{len(self._waiting)} messages wait for it to be read")
+            self._waiting_bytes += len(data)
+            self._waiting.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+
+    def flush(self) -> bool:
+        """Send what waits, as far as there is room; returns whether more waits. Raises `Closed`."""
+        while self._waiting:
+            data, descriptors = self._waiting[0]
+            if not self._send_now(data, descriptors):
+                return True
+            self._waiting.popleft()
+            self._waiting_bytes -= len(data)
+            _close_all(descriptors)
+        return False
+
+    def _send_now(self, data: bytes, descriptors: Sequence[int]) -> bool:
+        try:
+            if descriptors:
+                rights = array.array("i", descriptors)
+                self._sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            else:
+                self._sock.send(data)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Closed(str(error)) from None
+        return True
+
+    def receive(self) -> tuple[bytes, list[int]] | None:
+        """The next message and its descriptors, or `None`. Raises `Closed` or `Oversized`."""
+        try:
+            size, control, flags, _ = self._sock.recvmsg_into(self._buffers, _CONTROL_BYTES, _FLAGS)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise Closed(str(error)) from None
+        descriptors: list[int] = []
+        for _, kind, data in control:
+            if kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                descriptors.extend(numbers)
+        if size == 0:
+            _close_all(descriptors)
+            raise Closed("end of stream")
+        if size > MAX_MESSAGE or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            _close_all(descriptors)
+            raise Oversized(f"a message of {size} bytes or more than {MAX_DESCRIPTORS} descriptors")
+        return bytes(self._buffers[0][:size]), descriptors
+
+    def close(self) -> None:
+        """Close the socket; what waits is dropped."""
+        if not self.closed:
+            self.closed = True
+            for _, descriptors in self._waiting:
+                _close_all(descriptors)
+            self._waiting.clear()
+            self._sock.close()
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected seqpacket sockets."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

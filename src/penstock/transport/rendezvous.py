@@ -1,0 +1,191 @@
+"""Where an engine's socket lies, who may use it, and what is left of one that was killed.
+
+An engine named *vision* has two files in the folder: `vision.sock`, and `vision.lock`, which it
+keeps locked as long as it lives. Whoever gets the lock knows that no engine is behind the socket
+and may remove both (`sweep`); an engine takes the lock before it binds. The folder belongs to the
+user alone (0700), or also to a group when one is named (0750, the socket 0660). Both sides check
+who the other one is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import os
+import socket
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+from penstock.errors import ConfigError, EngineClosed
+from penstock.spec import check_name
+
+_SO_PEERGROUPS = 59
+_SO_PEERPIDFD = 77
+_LONGEST_PATH = 107
+
+
+def default_folder() -> Path:
+    """`$PENSTOCK_DIR`, else one in the user's runtime folder, else one in the temporary folder."""
+    if chosen := os.environ.get("PENSTOCK_DIR"):
+        return Path(chosen)
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "penstock"
+    return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+
+
+def address_of(name_or_address: str, folder: str = "") -> Path:
+    """The socket's path for an engine's name; a text with a slash is a path already."""
+    if "/" in name_or_address:
+        return Path(name_or_address)
+    check_name(name_or_address, "engine name")
+    return Path(folder or default_folder()) / f"{name_or_address}.sock"
+
+
+def prepare_folder(folder: Path, group: str = "") -> None:
+    """Make the folder, or refuse one that others could have prepared."""
+    gid = group_id(group) if group else None
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+        if gid is not None:
+            os.chown(folder, -1, gid)
+            folder.chmod(0o750)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"{folder} is not a folder")
+    if status.st_uid != os.getuid():
+        raise ConfigError(f"{folder} belongs to user {status.st_uid}, not to {os.getuid()}")
+    allowed = 0o700 if gid is None else 0o770
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    if mode & ~allowed:
+        raise ConfigError(f"{folder} is open to others (mode {mode:o}); expected {allowed:o}")
+    if gid is not None and status.st_gid != gid:
+        raise ConfigError(f"{folder} belongs to group {status.st_gid}, not to {group} ({gid})")
+
+
+def group_id(group: str) -> int:
+    """The number of a group given by name or number."""
+    try:
+        return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ConfigError(f"no group is named {group!r}") from None
+
+
+class NameTaken(ConfigError):
+    """An engine of that name runs already."""
+
+
+def take_lock(socket_path: Path) -> int:
+    """Lock the engine's name; returns the lock's descriptor. Raises `NameTaken`."""
+    path = socket_path.with_suffix(".lock")
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise NameTaken(f"an engine already runs at {socket_path}") from None
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)  # the file was removed between opening and locking: again
+
+
+def release_lock(socket_path: Path, descriptor: int) -> None:
+    """Remove the socket and the lock, then unlock."""
+    for path in (socket_path, socket_path.with_suffix(".lock")):
+        path.unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def sweep(socket_path: Path) -> bool:
+    """Remove what a killed engine left. Returns whether no engine is there (any more)."""
+    if not socket_path.with_suffix(".lock").exists():
+        return not socket_path.exists()
+    try:
+        descriptor = take_lock(socket_path)
+    except (NameTaken, OSError):
+        return False
+    release_lock(socket_path, descriptor)
+    return True
+
+
+def listen(socket_path: Path, group: str = "") -> socket.socket:
+    """A listening socket at this path. The caller holds the name's lock."""
+    socket_path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with _short(socket_path) as address:
+        sock.bind(address)
+    if group:
+        os.chown(socket_path, -1, group_id(group))
+    socket_path.chmod(0o660 if group else 0o600)
+    sock.listen(1024)
+    sock.setblocking(False)
+    return sock
+
+
+def dial(socket_path: Path) -> socket.socket:
+    """Connect to the engine at this path. Raises `EngineClosed` when there is none."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with _short(socket_path) as address:
+            sock.connect(address)
+    except OSError as error:
+        sock.close()
+        raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
+    uid = peer(sock)[1]
+    owner = os.getuid()
+    with contextlib.suppress(OSError):
+        owner = socket_path.parent.stat().st_uid
+    if uid not in (0, os.getuid(), owner):
+        sock.close()
+        raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
+    return sock
+
+
+@contextlib.contextmanager
+def _short(path: Path):  # type: ignore[no-untyped-def]
+    """An address for this path that fits a socket's limit of 107 bytes, however long the path."""
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """The process, user and group at the other end when it connected."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", credentials)
+    return pid, uid, gid
+
+
+def admits(sock: socket.socket, group: str = "") -> str:
+    """Why the process at the other end may not use this engine; "" when it may."""
+    _, uid, gid = peer(sock)
+    if uid in (0, os.getuid()):
+        return ""
+    if group:
+        wanted = group_id(group)
+        raw = b""
+        with contextlib.suppress(OSError):
+            raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 65536)
+        if wanted == gid or wanted in struct.unpack(f"{len(raw) // 4}I", raw):
+            return ""
+    return f"user {uid} may not use this engine" + (f" (nor is in {group})" if group else "")
+
+
+def peer_pidfd(sock: socket.socket) -> int | None:
+    """A descriptor that becomes readable when the process at the other end exits."""
+    with contextlib.suppress(OSError):
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
+        return int(struct.unpack("i", raw)[0])
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(peer(sock)[0])
+    return None

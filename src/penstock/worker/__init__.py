@@ -1,0 +1,8 @@
+"""The process on the device: holds every model that is placed there, and runs batches.
+
+- `loop`: receive, gather, run, scatter, reply; `__main__` starts it
+- `device`: the three stages on a device; the CPU's are here
+- `memory`: clients' segments, as this process has mapped them
+- `isolate`: when a batch raises, finding the rows that are to blame
+- `life`: dying with the engine, and leaving nothing behind
+"""

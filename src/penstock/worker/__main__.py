@@ -1,0 +1,52 @@
+"""A worker's process: `python -m penstock.worker`, started by the engine."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from penstock import launch
+from penstock.config import from_json
+from penstock.errors import ModelLoadError
+from penstock.model.load import load
+from penstock.transport import messages as m
+from penstock.transport.channel import Channel, Closed
+from penstock.worker.life import follow_engine
+from penstock.worker.loop import Worker, tell_failure
+
+
+def main(arguments: list[str]) -> int:
+    """Load the models, say so, run batches."""
+    settings, descriptors = launch.read_settings(arguments)
+    models, _, extra = from_json(settings)
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow_engine(descriptors["engine"], Path(extra["socket"]))
+    channel = Channel(socket.socket(fileno=descriptors["channel"]))
+    sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
+    os.environ["PENSTOCK_WORKER"] = str(extra["index"])
+    try:
+        runnables = [load(model) for model in models]
+    except ModelLoadError as error:
+        tell_failure(channel, error)
+        return 1
+    try:
+        for number, (model, runnable) in enumerate(zip(models, runnables, strict=True)):
+            card = m.ModelCard(number, runnable.max_batch, runnable.batched, model.name)
+            channel.send(m.encode(card))
+            for side, tensors in enumerate((runnable.spec.inputs, runnable.spec.outputs)):
+                if tensors is not None:
+                    channel.send(m.encode(m.CardTensors(number, side, tensors)))
+        channel.send(m.encode(m.Loaded(os.getpid())))
+        Worker(channel, runnables).run()
+    except Closed:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

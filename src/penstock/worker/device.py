@@ -1,0 +1,180 @@
+"""The three stages of a batch on a device: gather, run, scatter.
+
+*Gather* brings the rows of a batch from the clients' slots together, *run* calls the model on them,
+*scatter* writes each row's answer into its client's slot, or into a segment of its own when it does
+not fit there. `CpuDevice` does so with ordinary copies. What the clients' memory holds may change
+while it is read: shapes and dtypes come from messages, so at worst an answer is wrong that its own
+client has spoilt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from penstock.model.function import Runnable
+from penstock.spec import Signature
+from penstock.transport import segment
+from penstock.transport.messages import RunItem
+from penstock.transport.tensors import (
+    Array,
+    BadBlock,
+    Plan,
+    align,
+    answer_room,
+    empty_aligned,
+    plan_of,
+    structure,
+)
+from penstock.worker.memory import MappedSegments
+
+_KEPT_BUFFERS = 32
+
+
+class RunLayout(NamedTuple):
+    """What a batch's rows are, and the model that runs them."""
+
+    model: int
+    runnable: Runnable
+    signature: Signature
+    plan: Plan
+
+
+class Placed(NamedTuple):
+    """Where an answer was put: in the slot (`size` 0, no descriptor) or in a new segment."""
+
+    size: int
+    descriptor: int
+
+
+class Device(Protocol):
+    """What a worker needs of a device. One batch at a time passes through the stages."""
+
+    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Array], dict[int, str]]:
+        """The batch's rows, in order; and the items that could not be read, with the reason.
+
+        Unreadable items have rows all the same (of whatever was there): they are not answered.
+        """
+
+    def run(
+        self, layout: RunLayout, arrays: list[Array], start: int, stop: int
+    ) -> tuple[Signature, list[Array]]:
+        """Run the model on some rows of what was gathered."""
+
+    def scatter(
+        self,
+        item: RunItem,
+        start: int,
+        signature: Signature,
+        arrays: list[Array],
+        first: int,
+        n: int,
+    ) -> Placed:
+        """Put rows `first`… (`n` of them) of the outputs where the item's client finds them."""
+
+
+class CpuDevice:
+    """A device that is the machine's own memory and cores."""
+
+    def __init__(self, memory: MappedSegments) -> None:
+        self._memory = memory
+        self._buffers: OrderedDict[Signature, list[tuple[Array, memoryview]]] = OrderedDict()
+
+    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Array], dict[int, str]]:
+        """Copy every item's rows into a buffer that the worker keeps for this signature."""
+        rows = sum(item.rows for item in items)
+        plan = layout.plan
+        if plan.strings:
+            return self._gather_strings(layout, items)
+        buffers = self._buffers_for(layout, rows)
+        view_of = self._memory.view
+        done = 0
+        for item in items:
+            view = view_of(item.client, item.segment)
+            at = item.offset
+            for (_, _, _, size), (_, target) in zip(plan.fixed, buffers, strict=True):
+                begin = at + item.start * size
+                length = item.rows * size
+                target[done * size : done * size + length] = view[begin : begin + length]
+                at += align(item.total * size)
+            done += item.rows
+        return [array[:rows] for array, _ in buffers], {}
+
+    def run(
+        self, layout: RunLayout, arrays: list[Array], start: int, stop: int
+    ) -> tuple[Signature, list[Array]]:
+        """Call the function with the rows as it expects them."""
+        chosen = [array[start:stop] for array in arrays]
+        return layout.runnable(structure(layout.signature, chosen), stop - start)
+
+    def scatter(
+        self,
+        item: RunItem,
+        start: int,
+        signature: Signature,
+        arrays: list[Array],
+        first: int,
+        n: int,
+    ) -> Placed:
+        """Write into the part of the slot that is meant for these rows, if they fit."""
+        plan = plan_of(signature)
+        size = plan.size(arrays, first, first + n)
+        begin, end = answer_room(item.offset, item.length, item.input_bytes, item.total, start, n)
+        if begin + size <= end:
+            view = self._memory.view(item.client, item.segment)
+            plan.write(view, begin, arrays, first, first + n)
+            return Placed(0, -1)
+        descriptor = segment.create(max(size, 1))
+        mapping = segment.Mapping(descriptor, max(size, 1))
+        with contextlib.closing(mapping):
+            plan.write(mapping.view, 0, arrays, first, first + n)
+        return Placed(max(size, 1), descriptor)
+
+    def _buffers_for(self, layout: RunLayout, rows: int) -> list[tuple[Array, memoryview]]:
+        kept = self._buffers.get(layout.signature)
+        if kept is not None and len(kept[0][0]) >= rows:
+            self._buffers.move_to_end(layout.signature)
+            return kept
+        capacity = rows if not layout.runnable.batched else min(layout.runnable.max_batch, rows * 2)
+        buffers: list[tuple[Array, memoryview]] = []
+        for _, dtype, shape, size in layout.plan.fixed:
+            array = empty_aligned((max(capacity, rows), *shape), dtype)
+            flat = array.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
+            buffers.append((array, flat.data))
+        self._buffers[layout.signature] = buffers
+        if len(self._buffers) > _KEPT_BUFFERS:
+            self._buffers.popitem(last=False)
+        return buffers
+
+    def _gather_strings(
+        self, layout: RunLayout, items: list[RunItem]
+    ) -> tuple[list[Array], dict[int, str]]:
+        parts: list[list[Array]] = []
+        unreadable: dict[int, str] = {}
+        for number, item in enumerate(items):
+            view = self._memory.view(item.client, item.segment)
+            end = item.offset + item.input_bytes
+            try:
+                parts.append(
+                    layout.plan.read(
+                        view, item.offset, end, item.total, item.start, item.start + item.rows
+                    )
+                )
+            except BadBlock as error:
+                unreadable[number] = str(error)
+                parts.append(_blank(layout.plan, item.rows))
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def _blank(plan: Plan, rows: int) -> list[Array]:
+    blank: list[Any] = [None] * len(plan.signature)
+    for index, dtype, shape, _ in plan.fixed:
+        blank[index] = np.zeros((rows, *shape), dtype)
+    for index, shape, _ in plan.strings:
+        empty: Array = np.empty((rows, *shape), object)
+        empty[...] = b""
+        blank[index] = empty
+    return blank

@@ -1,0 +1,31 @@
+"""Dying with the engine, and leaving nothing behind.
+
+The engine's pidfd says when it is gone, also when it was killed. A thread waits for that, because
+the model may be busy. Whatever the model's code has started goes too, and so does the socket file of
+a killed engine; the kernel's parent-death signal would leave no time for that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from pathlib import Path
+
+from penstock import launch
+from penstock.transport import rendezvous
+
+
+def follow_engine(engine_pidfd: int, socket_path: Path) -> None:
+    """From now on, exit as soon as the engine has."""
+    launch.adopt_orphans()
+    threading.Thread(
+        target=_watch, args=(engine_pidfd, socket_path), name="penstock-life", daemon=True
+    ).start()
+
+
+def _watch(engine_pidfd: int, socket_path: Path) -> None:
+    select.select([engine_pidfd], [], [])
+    launch.kill_descendants(os.getpid())
+    rendezvous.sweep(socket_path)
+    os._exit(0)

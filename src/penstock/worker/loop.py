@@ -1,0 +1,185 @@
+"""A worker's loop: receive, gather, run, scatter, reply.
+
+One batch at a time, in the order of the engine's messages, so that a segment is never unmapped
+under a batch that reads it. The usual batch is answered with a single `Ran`; what did not go the
+usual way (rows that raised, answers that did not fit their slots) is told before it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import traceback
+from typing import Any
+
+from penstock.errors import InputError, Kind, ModelError
+from penstock.model.function import Runnable
+from penstock.spec import Signature
+from penstock.transport import messages as m
+from penstock.transport.channel import Channel, Closed
+from penstock.transport.layouts import LayoutNumbers
+from penstock.transport.tensors import Array, plan_of
+from penstock.worker.device import CpuDevice, Device, Placed, RunLayout
+from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
+from penstock.worker.memory import MappedSegments
+
+_TEXT = 12_000
+
+
+class Worker:
+    """Runs batches until the engine ends, or says so."""
+
+    def __init__(self, channel: Channel, runnables: list[Runnable]) -> None:
+        self._channel = channel
+        self._runnables = runnables
+        self._memory = MappedSegments()
+        self._device: Device = CpuDevice(self._memory)
+        self._layouts: dict[int, RunLayout] = {}
+        self._output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
+        self._items: list[m.RunItem] = []
+        self._poll = select.poll()
+        self._poll.register(channel.fileno(), select.POLLIN)
+
+    def run(self) -> None:
+        """Until `Stop`, or until the engine is gone."""
+        while True:
+            data, descriptors = self._receive()
+            record = m.decode(data)
+            if isinstance(record, m.Run):
+                self._items += map(m.RunItem._make, record.items)
+                if record.last:
+                    items, self._items = self._items, []
+                    self._batch(record.batch, self._layouts[record.layout], items)
+            elif isinstance(record, m.MapSegment):
+                self._memory.map(record.client, record.segment, record.size, descriptors.pop())
+            elif isinstance(record, m.UnmapSegment):
+                self._memory.unmap(record.client, record.segment)
+            elif isinstance(record, m.RunLayout):
+                self._layouts[record.layout] = RunLayout(
+                    record.model,
+                    self._runnables[record.model],
+                    record.tensors,
+                    plan_of(record.tensors),
+                )
+            elif isinstance(record, m.Stop):
+                return
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        while True:
+            received = self._channel.receive()
+            if received is not None:
+                return received
+            self._poll.poll()
+
+    def _send(self, data: bytes, descriptor: int = -1) -> None:
+        """Send; the engine reads whatever happens, so waiting for room is safe here."""
+        self._channel.send(data, (descriptor,) if descriptor >= 0 else ())
+        while self._channel.wants_write:
+            select.select([], [self._channel], [])
+            self._channel.flush()
+
+    def _batch(self, number: int, layout: RunLayout, items: list[m.RunItem]) -> None:
+        began = time.monotonic_ns()
+        arrays, unreadable = self._device.gather(layout, items)
+        gathered = time.monotonic_ns()
+        rows = sum(item.rows for item in items)
+
+        def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
+            return self._device.run(layout, arrays, start, stop)
+
+        results = list(outcomes(run, rows, layout.runnable.batched))
+        ran = time.monotonic_ns()
+        usual = 0
+        if len(results) == 1 and isinstance(results[0], Answered) and not unreadable:
+            usual = self._scatter_all(number, items, results[0])
+        else:
+            self._scatter_parts(number, items, results, unreadable)
+        done = time.monotonic_ns()
+        times = (gathered - began, ran - gathered, done - ran)
+        self._send(m.encode(m.Ran(number, usual, *times)))
+
+    def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
+        """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
+        layout = self._layout(result.signature)
+        scatter = self._device.scatter
+        placed: list[Placed] = []
+        elsewhere = False
+        first = 0
+        for item in items:
+            place = scatter(item, item.start, result.signature, result.arrays, first, item.rows)
+            placed.append(place)
+            elsewhere = elsewhere or place.descriptor >= 0
+            first += item.rows
+        if not elsewhere:
+            return layout
+        for index, (item, place) in enumerate(zip(items, placed, strict=True)):
+            self._part(number, index, item.start, item.rows, layout, place)
+        return 0
+
+    def _scatter_parts(
+        self,
+        number: int,
+        items: list[m.RunItem],
+        results: list[Outcome],
+        unreadable: dict[int, str],
+    ) -> None:
+        first = 0
+        for index, item in enumerate(items):
+            last = first + item.rows
+            if index in unreadable:
+                error = InputError(f"the input cannot be read: {unreadable[index]}")
+                self._failed(number, index, item.start, item.rows, error)
+                first = last
+                continue
+            for result in results:
+                begin, end = max(first, result.start), min(last, result.start + result.rows)
+                if begin >= end and item.rows:
+                    continue
+                start = item.start + begin - first
+                if isinstance(result, Raised):
+                    self._failed(number, index, start, end - begin, result.error)
+                    continue
+                layout = self._layout(result.signature)
+                place = self._device.scatter(
+                    item, start, result.signature, result.arrays, begin - result.start, end - begin
+                )
+                self._part(number, index, start, end - begin, layout, place)
+            first = last
+
+    def _part(
+        self, number: int, index: int, start: int, count: int, layout: int, place: Placed
+    ) -> None:
+        elsewhere = place.descriptor >= 0
+        record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
+        self._send(m.encode(record), place.descriptor)
+        if elsewhere:
+            os.close(place.descriptor)
+
+    def _failed(self, number: int, index: int, start: int, count: int, error: Exception) -> None:
+        self._send(m.encode(m.ItemFailed(number, index, start, count, *describe(error))))
+
+    def _layout(self, signature: Signature) -> int:
+        layout, new = self._output_layouts.number(signature)
+        if new:
+            self._send(m.encode(m.OutputLayout(layout, signature)))
+        return layout
+
+
+def describe(error: Exception) -> tuple[int, str]:
+    """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
+    if isinstance(error, InputError):
+        return Kind.INPUT, str(error)
+    if isinstance(error, ModelError):
+        return Kind.MODEL, str(error)
+    last = "".join(traceback.format_exception_only(error)).strip().replace("\0", "")
+    full = "".join(traceback.format_exception(error)).replace("\0", "")
+    return Kind.MODEL, f"{last[:_TEXT]}\0{full[-_TEXT:]}"
+
+
+def tell_failure(channel: Channel, error: Any) -> None:
+    """A model could not be loaded: say why, before this process exits."""
+    try:
+        channel.send(m.encode(m.LoadFailed(Kind.MODEL_LOAD, str(error))))
+    except Closed:
+        return
