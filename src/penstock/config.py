@@ -186,5 +186,5 @@ def from_json(text: str) -> tuple[tuple[Model, ...], EngineConfig, dict[str, Any
 def _model_of_json(entry: dict[str, Any]) -> Model:
     for side in ("inputs", "outputs"):
         if entry[side] is not None:
-            entry[side] = tuple(TensorSpec(**tensor) for tensor in entry[side])
+            entry[side] = tuple(TensorSpec(*tensor) for tensor in entry[side])
     return Model(**entry)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from penstock.errors import ConfigError, InputError
 
@@ -50,27 +50,33 @@ MAX_TENSORS = 64
 MAX_NAME_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One row of a tensor: dtype, shape without the rows axis (`None`: any size), name.
-
-    The name "" means that the caller gave, or the function returned, a bare array.
-    """
-
+class _Tensor(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...] = ()
     name: str = ""
 
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
-        object.__setattr__(self, "shape", tuple(self.shape))
-        if len(self.shape) > MAX_RANK:
-            raise ConfigError(f"{len(self.shape)} axes in {self.shape}; at most {MAX_RANK}")
-        if any(size is not None and size < 0 for size in self.shape):
-            raise ConfigError(f"a negative size in the shape {self.shape}")
-        if len(self.name.encode()) > MAX_NAME_BYTES:
+
+class TensorSpec(_Tensor):
+    """One row of a tensor: dtype, shape without the rows axis (`None`: any size), name.
+
+    The name "" means that the caller gave, or the function returned, a bare array. A tuple, because
+    signatures are looked up for every request and tuples are hashed fast.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, dtype: str, shape: Iterable[int | None] = (), name: str = "") -> TensorSpec:
+        """Checked, with the shape as a tuple."""
+        sizes = tuple(shape)
+        if dtype not in DTYPES:
+            raise ConfigError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+        if len(sizes) > MAX_RANK:
+            raise ConfigError(f"{len(sizes)} axes in {sizes}; at most {MAX_RANK}")
+        if any(size is not None and size < 0 for size in sizes):
+            raise ConfigError(f"a negative size in the shape {sizes}")
+        if len(name.encode()) > MAX_NAME_BYTES:
             raise ConfigError(f"a tensor's name has more than {MAX_NAME_BYTES} bytes")
+        return super().__new__(cls, dtype, sizes, name)
 
     def __str__(self) -> str:
         sizes = ", ".join("any" if size is None else str(size) for size in ("rows", *self.shape))
@@ -175,6 +181,8 @@ def signature_of(value: Any) -> Signature | None:
         if not value:
             raise ConfigError("an empty dict declares no tensors; leave it out instead")
         return tuple(tensor_spec(tensor, str(name)) for name, tensor in value.items())
+    if isinstance(value, TensorSpec):
+        return (value,)
     if isinstance(value, tuple) and value and all(isinstance(t, TensorSpec) for t in value):
         return value
     return (tensor_spec(value),)

@@ -1,7 +1,10 @@
 """The one way in, for every process that wants answers.
 
 - `client`: `Client` and `connect`: predict, submit, predict_async, map
-- `session`: one connection: slots, credits, the thread that reads
+- `session`: one connection: slots, credits, what is on its way
+- `reader`, `inbox`: who reads the connection, and what follows from what comes
+- `kinds`: what is worked out once for all calls of a kind
+- `signals`: what wakes a reader
 - `call`: one call's rows, split into pieces and joined again
 - `answer`: the future that a caller holds
 - `fork`: what happens to all of that in a forked child

@@ -11,11 +11,17 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import EngineClosed
+
+if TYPE_CHECKING:
+    from penstock.client.call import Call
+    from penstock.client.session import Session
 
 log = logging.getLogger("penstock.client")
 
@@ -23,11 +29,11 @@ log = logging.getLogger("penstock.client")
 class Answer(Future[Any]):
     """A `concurrent.futures.Future` whose `cancel` reaches the engine."""
 
-    def __init__(self, cancel: Callable[[], None], keep: Any) -> None:
+    def __init__(self, session: Session, call: Call, keep: Any) -> None:
         super().__init__()
-        self._tell_cancel = cancel
+        self._session = session
+        self._call = call
         self._keep = keep  # the client lives at least as long as its answers
-        self._pid = os.getpid()
 
     def cancel(self) -> bool:
         """Lose interest. True unless the answer is there already; the engine drops the request."""
@@ -37,18 +43,16 @@ class Answer(Future[Any]):
         if not was_cancelled:
             with contextlib.suppress(InvalidStateError, RuntimeError):
                 self.set_running_or_notify_cancel()
-            self._tell_cancel()
+            self._session.cancel(self._call)
         return True
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the error, when it is there."""
-        self._check_process()
-        return super().result(timeout)
+        return super().result(self._wait(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or `None`, when the answer is there."""
-        self._check_process()
-        return super().exception(timeout)
+        return super().exception(self._wait(timeout))
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call `fn(answer)` when it is done, in a thread that may call `predict` again."""
@@ -56,10 +60,17 @@ class Answer(Future[Any]):
             super().add_done_callback(fn)
         else:
             super().add_done_callback(lambda answer: _callbacks.run(fn, answer))
+            self._session.reader.need_thread()
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer is there, or about to be: nothing more needs to be read for it."""
+        return self._call.over
 
     def add_quick_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call `fn(answer)` in the thread that reads: it must not wait for anything."""
         super().add_done_callback(fn)
+        self._session.reader.need_thread()
 
     def resolve(self, value: Any, error: BaseException | None) -> None:
         """The answer or the error is there; ignored when the caller has cancelled meanwhile."""
@@ -69,11 +80,26 @@ class Answer(Future[Any]):
             else:
                 self.set_exception(error)
 
-    def _check_process(self) -> None:
-        if self._pid != os.getpid() and not self.done():
+    def _wait(self, timeout: float | None) -> float | None:
+        """Wait for the answer, reading the connection if nobody else does; returns what is left."""
+        if self.done():
+            return timeout
+        if self._session.pid != os.getpid():
             raise EngineClosed(
                 "this call was made before the process forked: its answer goes to the parent"
             )
+        until = None if timeout is None else time.monotonic() + timeout
+        reader = self._session.reader
+        reader.wait_for(self, timeout)
+        if not self.done():
+            reader.follow(self)
+            try:
+                left = None if until is None else max(0.0, until - time.monotonic())
+                with contextlib.suppress(FutureTimeoutError, CancelledError):
+                    super().exception(left)
+            finally:
+                reader.unfollow(self)
+        return None if until is None else 0.0
 
 
 class _Callbacks:

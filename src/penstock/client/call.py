@@ -7,9 +7,12 @@ outputs, with the error if there is only one, or with `RowsFailed`, which carrie
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
 from penstock.client.answer import Answer
+from penstock.client.kinds import Kind
 from penstock.errors import ModelError, PenstockError, RowsFailed
 from penstock.spec import Signature
 from penstock.transport.arena import Slot
@@ -48,6 +51,13 @@ class Piece:
         self.parts: list[tuple[Part, int]] = []
         self.failures: list[tuple[int, int, PenstockError]] = []
 
+    def close_parts(self) -> None:
+        """Close the descriptors of parts that nobody wants any more."""
+        parts, self.parts = self.parts, []
+        for _, descriptor in parts:
+            if descriptor >= 0:
+                os.close(descriptor)
+
 
 class Call:
     """One `submit`: its answer, its deadline, and the rows that are not settled yet."""
@@ -57,8 +67,7 @@ class Call:
         "answered",
         "deadline",
         "errors",
-        "inputs",
-        "model",
+        "kind",
         "open_pieces",
         "outputs",
         "over",
@@ -68,11 +77,8 @@ class Call:
         "unsettled",
     )
 
-    def __init__(
-        self, model: int, inputs: Signature, rows: int, deadline: int, priority: int
-    ) -> None:
-        self.model = model
-        self.inputs = inputs
+    def __init__(self, kind: Kind, rows: int, deadline: int, priority: int) -> None:
+        self.kind = kind
         self.rows = rows
         self.deadline = deadline
         self.priority = priority

@@ -23,14 +23,12 @@ import numpy as np
 from penstock.client import fork
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.session import ModelInfo, Session, WouldBlock
+from penstock.client.session import Session, WouldBlock
 from penstock.errors import Cancelled, DeadlineExceeded, EngineClosed, InputError, PenstockError
-from penstock.spec import Signature
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
-from penstock.transport.tensors import Array, collect, plan_of
+from penstock.transport.tensors import Array
 
-_PIECE_BYTES = 32 << 20
 _RETRY_SECONDS = 0.02
 
 
@@ -55,10 +53,11 @@ class Client:
         self.address = address
         self._wait = wait
         self._label = label
-        self._sessions: list[Session] = []  # none or one; shared with the finalizer
+        self._current: Session | None = None
+        self._sessions: list[Session] = []  # the same, for the finalizer
         self._lock = threading.Lock()
         self._closed = False
-        self._finalizer = weakref.finalize(self, _close_all, self._sessions)
+        weakref.finalize(self, _let_go, self._sessions)
         fork.register(self)
 
     def connect(self) -> None:
@@ -131,10 +130,10 @@ class Client:
         deadline: float | None = None,
         priority: int = 0,
     ) -> Any:
-        """As `predict`, for asyncio: other tasks run meanwhile; cancelling it reaches the engine."""
+        """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
         loop = asyncio.get_running_loop()
         try:
-            if self._connected() is None:
+            if self._current is None or not self._current.usable:
                 raise WouldBlock
             answer = self._submit(x, model, deadline, priority, block=False)
         except WouldBlock:
@@ -169,8 +168,8 @@ class Client:
         error in place of ending the stream.
         """
         if window is None:
-            info = self._model(self._session(), model)
-            window = 4 * info.max_batch * max(1, len(self._session().models))
+            session = self._session()
+            window = 2 * session.kinds.model(model).max_batch * (session.workers + 1)
         if window < 1:
             raise InputError(f"window: expected at least 1, got {window}")
         outstanding: deque[Answer] = deque()
@@ -193,7 +192,7 @@ class Client:
 
     def models(self) -> tuple[str, ...]:
         """The names of the engine's models."""
-        return tuple(info.name for info in self._session().models.values())
+        return tuple(info.name for info in self._session().kinds.models.values())
 
     def stop_engine(self, drain: float = 10.0) -> None:
         """Ask the engine to work off its queue, for at most `drain` seconds, and end."""
@@ -210,30 +209,31 @@ class Client:
         *,
         block: bool,
     ) -> Answer:
-        until = _absolute(deadline)
-        if not -32768 <= priority <= 32767:
+        until = 0 if deadline is None else _absolute(deadline)
+        if priority and not -32768 <= priority <= 32767:
             raise InputError(f"priority: expected -32768 to 32767, got {priority}")
         session = self._session()
-        info = self._model(session, model)
-        signature, arrays, rows = collect(x, info.spec)
-        call = Call(info.number, signature, rows, until, priority)
-        call.answer = Answer(partial(session.cancel, call), self)
-        step = _piece_rows(info, signature, rows)
-        if step < rows and not block:
+        kind, arrays, rows = session.kinds.sort(x, model)
+        if rows > kind.piece_rows and not block:
             raise WouldBlock
-        self._feed(session, call, arrays, step, block)
+        call = Call(kind, rows, until, priority)
+        call.answer = Answer(session, call, self)
+        if rows <= kind.piece_rows:
+            session.send_piece(call, arrays, 0, rows, 1, block)
+            if until:
+                session.watch(call)
+        else:
+            self._feed(session, call, arrays)
         return call.answer
 
-    def _feed(
-        self, session: Session, call: Call, arrays: list[Array], step: int, block: bool
-    ) -> None:
-        key = (call.model, call.inputs)
-        plan = plan_of(call.inputs)
+    def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
+        """Send a large call piece by piece, a bounded number of them at a time."""
+        step = call.kind.piece_rows
         window = max(8, 4 * session.workers)
-        for start in range(0, max(call.rows, 1), step):
+        for start in range(0, call.rows, step):
             stop = min(start + step, call.rows)
             try:
-                session.send_piece(call, key, plan, arrays, start, stop, window, block)
+                session.send_piece(call, arrays, start, stop, window)
             except PenstockError as error:
                 if start == 0:
                     raise
@@ -244,35 +244,19 @@ class Client:
             if call.over:
                 return
 
-    def _model(self, session: Session, name: str | None) -> ModelInfo:
-        models = session.models
-        if name is None:
-            if len(models) != 1:
-                known = ", ".join(repr(info.name) for info in models.values())
-                raise InputError(f"the engine has several models: pass model=, one of {known}")
-            return next(iter(models.values()))
-        for info in models.values():
-            if info.name == name:
-                return info
-        known = ", ".join(repr(info.name) for info in models.values())
-        raise InputError(f"the engine has no model {name!r}; it has {known}")
-
-    def _connected(self) -> Session | None:
-        sessions = self._sessions
-        return sessions[0] if sessions and sessions[0].usable else None
-
     def _session(self) -> Session:
-        session = self._connected()
-        if session is not None:
+        session = self._current
+        if session is not None and session.usable:
             return session
         with self._lock:
             if self._closed:
                 raise EngineClosed("this client was closed")
-            session = self._connected()
-            if session is None:
+            session = self._current
+            if session is None or not session.usable:
                 _close_all(self._sessions)
                 session = _open(self.address, self._label, self._wait)
                 self._sessions.append(session)
+                self._current = session
         return session
 
     def after_fork_in_child(self) -> None:
@@ -281,6 +265,7 @@ class Client:
         for session in self._sessions:
             session.abandon_in_child()
         self._sessions.clear()
+        self._current = None
 
 
 def _open(address: Path, label: str, wait: float) -> Session:
@@ -300,6 +285,11 @@ def _close_all(sessions: list[Session]) -> None:
         sessions.pop().close()
 
 
+def _let_go(sessions: list[Session]) -> None:
+    for session in sessions:
+        session.close_soon()
+
+
 def _unpickled(address: Path, wait: float, label: str) -> Client:
     return Client(address, wait=wait, label=label)
 
@@ -312,15 +302,6 @@ def _absolute(deadline: float | None) -> int:
     if deadline <= 0:
         raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
     return time.monotonic_ns() + int(min(deadline, 1e8) * 1e9)
-
-
-def _piece_rows(info: ModelInfo, signature: Signature, rows: int) -> int:
-    """How many rows go into one request."""
-    if not info.batched:
-        return max(rows, 1)
-    row_bytes = sum(tensor.row_bytes for tensor in signature)
-    fitting = _PIECE_BYTES // row_bytes if row_bytes else rows
-    return max(1, min(info.max_batch, fitting or 1))
 
 
 def _as_rows(row: Any) -> Any:

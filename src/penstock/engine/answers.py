@@ -37,6 +37,9 @@ class Effects(Protocol):
         """Close a descriptor that the core has no more use for."""
 
 
+_pack_done = m.DONE_ITEM.pack
+
+
 class Answers:
     """Ends requests and counts how."""
 
@@ -56,7 +59,9 @@ class Answers:
             return
         client.answered += 1
         client.rows_done += request.rows
-        client.done.append(m.DONE_ITEM.pack(request.number, self._layout(client, layout)))
+        if client.last_layout[1] is not layout:
+            client.last_layout = (self._layout(client, layout), layout)
+        client.done.append(_pack_done(request.number, client.last_layout[0]))
         self._waiting[client] = None
 
     def finish(self, request: Request) -> None:
@@ -100,6 +105,7 @@ class Answers:
     def _layout(self, client: ClientState, layout: Signature) -> int:
         number, new = client.output_layouts.number(layout)
         if new:
+            client.last_layout = (0, ())
             self._flush(client)  # what is gathered may use the number's old meaning
             self._effects.to_client(client.number, m.encode(m.OutputLayout(number, layout)))
         return number
@@ -133,5 +139,5 @@ class Answers:
         self.ended["partial" if request.failures else "done"] += 1
         client.answered += 1
         client.rows_done += request.rows
-        client.done.append(m.DONE_ITEM.pack(request.number, 0))
+        client.done.append(_pack_done(request.number, 0))
         self._waiting[client] = None

@@ -14,18 +14,20 @@ from penstock.transport.layouts import LayoutNumbers
 class InputLayout(NamedTuple):
     """What a client said that its requests carry, and where they queue.
 
-    `refusal` is why the model does not take it ("" when it does); `strings` that a row's bytes
-    are not known from its type.
+    `refusal` is why the model does not take it ("" when it does). `row_bytes` has the tensors of
+    fixed size; what strings take is not known from their type.
     """
 
     lane: Lane | None
     row_bytes: tuple[int, ...]
-    strings: bool
     refusal: str
 
     def least_bytes(self, rows: int) -> int:
         """The least bytes of input that so many rows can have."""
-        return sum(-(-rows * size // 64) * 64 for size in self.row_bytes)
+        total = 0
+        for size in self.row_bytes:
+            total += -(-rows * size // 64) * 64
+        return total
 
 
 class ClientState:
@@ -38,6 +40,7 @@ class ClientState:
         "gone",
         "greeted",
         "label",
+        "last_layout",
         "layouts",
         "number",
         "output_layouts",
@@ -58,6 +61,7 @@ class ClientState:
         self.layouts: dict[int, InputLayout] = {}
         self.requests: dict[int, Request] = {}
         self.output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
+        self.last_layout: tuple[int, Signature] = (0, ())
         self.done: list[bytes] = []
         self.answered = 0
         self.rows_done = 0
@@ -66,4 +70,4 @@ class ClientState:
 def input_layout(signature: Signature, lane: Lane | None, refusal: str) -> InputLayout:
     """A layout from what the client said of its tensors."""
     sizes = tuple(tensor.row_bytes for tensor in signature if tensor.dtype != "string")
-    return InputLayout(lane, sizes, len(sizes) < len(signature), refusal)
+    return InputLayout(lane, sizes, refusal)

@@ -25,7 +25,7 @@ from penstock.engine.health import Health
 from penstock.engine.intake import Intake
 from penstock.engine.requests import PartRecord, Request
 from penstock.engine.segments import Segment
-from penstock.engine.workers import Batch, Worker, WorkerState
+from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher, Decision
 from penstock.scheduling.queue import Job, Lane
@@ -82,19 +82,29 @@ class Core:
 
     def step(self, now: int) -> None:
         """After a round of events: expire, supervise, dispatch, flush."""
-        for job in self.batcher.expire(now):
-            self.fail(job, Kind.DEADLINE, "the deadline passed while the request was queued")
-        self.health.supervise(now)
-        ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
-        while decision := self.batcher.next_batch(ready, now):
-            self._dispatch(decision, now)
+        if self.batcher.jobs:
+            for job in self.batcher.expire(now):
+                self.fail(job, Kind.DEADLINE, "the deadline passed while the request was queued")
+        health = self.health
+        if health.due is not None and health.due <= now:
+            health.supervise(now)
+        if self.batcher.jobs:
+            ready = health.ready()
+            while decision := self.batcher.next_batch(ready, now):
+                self._dispatch(decision, now)
         self.answers.flush()
 
     def wakeup(self) -> int | None:
         """When `step` must be called again at the latest, if nothing happens before."""
-        ready = [worker for worker in self.workers if worker.state is WorkerState.READY]
-        times = [self.batcher.wakeup(ready), self.health.wakeup(), self.drain_until]
-        return min((time for time in times if time is not None), default=None)
+        soonest = self.drain_until
+        due = self.health.due
+        if due is not None and (soonest is None or due < soonest):
+            soonest = due
+        if self.batcher.jobs:
+            time = self.batcher.wakeup(self.health.ready())
+            if time is not None and (soonest is None or time < soonest):
+                soonest = time
+        return soonest
 
     def announce(self, state: int, kind: int = 0, text: str = "") -> None:
         """The engine's state changes; every client is told."""
@@ -266,10 +276,11 @@ class Core:
     def take_worker(self, index: int, data: bytes, descriptors: list[int], now: int) -> None:
         """A message of a worker."""
         worker = self.workers[index]
+        if data[0] == m.RAN:
+            self._ran(worker, m.decode_ran(data), now)
+            return
         record = m.decode(data)
-        if isinstance(record, m.Ran):
-            self._ran(worker, record, now)
-        elif isinstance(record, (m.ItemPart, m.ItemFailed)):
+        if isinstance(record, (m.ItemPart, m.ItemFailed)):
             batch = worker.batches.get(record.batch)
             if batch is not None:
                 batch.outcomes.append((record, descriptors.pop() if descriptors else -1))
@@ -326,6 +337,7 @@ class Core:
         for data in m.encode_run(batch.number, layout, items):
             self.effects.to_worker(worker.index, data)
         worker.given(batch, lane.estimates.predict(batch.rows), now)
+        self.health.busy(now)
         self.batch_sizes[batch.rows] += 1
 
     def _ran(self, worker: Worker, record: m.Ran, now: int) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from penstock.engine.core import Core
 
 
+_LOOK = 250_000_000  # nanoseconds between looks at workers that are busy or loading
+
+
 class Health:
     """Supervises the workers of a core."""
 
@@ -35,11 +38,16 @@ class Health:
         self._was_ready = False
         self.hopeless = ""
         self.deaths = 0
+        self.due: int | None = 0  # when to look at the workers next
 
     @property
     def restarts(self) -> int:
         """How many workers were started to replace another."""
         return sum(max(worker.starts - 1, 0) for worker in self._core.workers)
+
+    def ready(self) -> list[Worker]:
+        """The workers that can be given batches."""
+        return [worker for worker in self._core.workers if worker.state is WorkerState.READY]
 
     def loaded(self, worker: Worker, now: int) -> None:
         """A worker can be given batches."""
@@ -71,17 +79,24 @@ class Health:
             ):
                 worker.started(self._core.effects.start_worker(worker.index), now)
 
-    def wakeup(self) -> int | None:
-        """When `supervise` has something to do."""
-        times: list[int] = []
+        self.due = self._next_look(now)
+
+    def _next_look(self, now: int) -> int | None:
+        soonest: int | None = None
         for worker in self._core.workers:
-            if worker.state is WorkerState.READY and worker.batches:
-                times.append(worker.running_since + self._run_limit + 1)
-            elif worker.state is WorkerState.STARTING:
-                times.append(worker.since + self._load_limit + 1)
-            elif worker.state is WorkerState.DOWN and worker.restart_at is not None:
-                times.append(worker.restart_at)
-        return min(times, default=None)
+            look: int | None = now + _LOOK
+            if worker.state is WorkerState.DOWN:
+                look = worker.restart_at
+            elif worker.state is WorkerState.READY and not worker.batches:
+                continue
+            if look is not None and (soonest is None or look < soonest):
+                soonest = look
+        return soonest
+
+    def busy(self, now: int) -> None:
+        """A worker was given a batch: look after it from now on."""
+        if self.due is None:
+            self.due = now + _LOOK
 
     def kill(self, worker: Worker, reason: str) -> None:
         """End a worker that does not work. What it had is dealt with when its exit is seen."""
@@ -94,6 +109,7 @@ class Health:
         core = self._core
         how = worker.kill_reason or how
         batches = worker.exited(now)
+        self.due = now
         worker.mapped.clear()
         self._reassign(batches, how)
         if core.state[0] in (m.STATE_CLOSING, m.STATE_FAILED):

@@ -119,6 +119,8 @@ class Intake:
         if (len(data) - 1) % m.SUBMIT_ITEM.size:
             raise Malformed(f"Submit: {len(data) - 1} bytes are no whole number of requests")
         most = core.config.client_requests
+        admit = core.admit
+        segments, layouts, requests = client.segments, client.layouts, client.requests
         for (
             number,
             segment_number,
@@ -131,10 +133,10 @@ class Intake:
             _flags,
             deadline,
         ) in m.SUBMIT_ITEM.iter_unpack(memoryview(data)[1:]):
-            segment = client.segments.get(segment_number)
+            segment = segments.get(segment_number)
             if segment is None or segment.state is not SegmentState.LIVE:
                 raise Malformed(f"request {number} lies in segment {segment_number}: unknown")
-            layout = client.layouts.get(layout_number)
+            layout = layouts.get(layout_number)
             if layout is None:
                 raise Malformed(f"request {number} has layout {layout_number}: unknown")
             if input_bytes > length or offset + length > segment.size:
@@ -144,9 +146,9 @@ class Intake:
                 )
             if layout.least_bytes(rows) > input_bytes:
                 raise Malformed(f"request {number}: {rows} rows do not fit {input_bytes} bytes")
-            if number in client.requests:
+            if number in requests:
                 raise Malformed(f"request {number} is there already")
-            if len(client.requests) >= most:
+            if len(requests) >= most:
                 raise Malformed(f"more than {most} requests outstanding")
             if layout.lane is None:
                 core.answers.refuse(client, number, Kind.INPUT, layout.refusal)
@@ -154,15 +156,8 @@ class Intake:
             request = Request(
                 client, number, layout, segment, offset, length, input_bytes, rows, now
             )
-            job = Job(
-                request,
-                layout.lane,
-                rows,
-                fairness=client.number,
-                priority=priority,
-                deadline=max(deadline, 0),
-            )
-            core.admit(request, job, now)
+            job = Job(request, layout.lane, rows, 0, client.number, priority, max(deadline, 0))
+            admit(request, job, now)
 
     def _cancel(self, client: ClientState, record: m.Cancel, _: list[int], now: int) -> None:
         for (number,) in record.items:

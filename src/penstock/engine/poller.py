@@ -37,10 +37,13 @@ class Poller:
 
     def wait(self, seconds: float) -> int:
         """Wait at most that long, call the handlers of what is ready; returns how many."""
-        if 0 < seconds < _SHORT:
-            select.select([self._epoll], [], [], seconds)
-            seconds = 0
-        ready = self._epoll.poll(seconds)
+        if seconds < _SHORT:
+            ready = self._epoll.poll(0)
+            if not ready and seconds > 0:
+                select.select([self._epoll], [], [], seconds)
+                ready = self._epoll.poll(0)
+        else:
+            ready = self._epoll.poll(seconds)
         for descriptor, events in ready:
             handler = self._handlers.get(descriptor)
             if handler is not None:

@@ -79,7 +79,7 @@ class Server:
         self._dropping: list[Connection] = []
         self._last_number = 0
         self._next_tick = 0.0
-        self._told = ""
+        self._told_state: tuple[int, int, str] = (-1, 0, "")
         self._pidfd = os.pidfd_open(os.getpid())
 
     # ── startup, main loop, shutdown ───────────────────────────────────────────────────────────
@@ -116,13 +116,18 @@ class Server:
         self._poller.wait(wait)
         now = time.monotonic_ns()
         self._core.step(now)
-        self._drop_connections()
+        if self._dropping:
+            self._drop_connections()
         if now >= self._next_tick:
             self._next_tick = now + _TICK * 1e9
             self._tick()
-        self._tell(_STATES[self._core.state[0]])
+        if self._core.state is not self._told_state:
+            self._told_state = self._core.state
+            self._tell(_STATES[self._core.state[0]])
 
     def _finished(self) -> bool:
+        if self._core.state[0] in (m.STATE_READY, m.STATE_LOADING):
+            return False
         if self._core.state[0] == m.STATE_FAILED:
             return not self._processes
         return self._core.drained(time.monotonic_ns())
@@ -183,9 +188,8 @@ class Server:
 
     def _tell(self, state: str) -> None:
         """Tell whoever started this process how far it is."""
-        if state == self._told or self._status is None:
+        if self._status is None:
             return
-        self._told = state
         _, kind, text = self._core.state
         line = json.dumps({"state": state, "kind": kind, "text": text})
         with contextlib.suppress(OSError):
@@ -262,19 +266,21 @@ class Server:
 
     # ── workers ────────────────────────────────────────────────────────────────────────────────
 
-    def _from_worker(self, process: WorkerProcess) -> None:
+    def _from_worker(self, process: WorkerProcess, drain: bool = False) -> None:
         try:
-            process.channel.flush()
+            if process.channel.wants_write and not process.channel.flush():
+                self._poller.watch_write(process.channel.fileno(), False)
             while (received := process.channel.receive()) is not None:
                 self._core.take_worker(process.index, *received, time.monotonic_ns())
-            self._poller.watch_write(process.channel.fileno(), process.channel.wants_write)
+                if not drain:
+                    return  # there is seldom more; the poller calls again if there is
         except (Closed, Oversized, m.Malformed) as error:
             self._poller.remove(process.channel.fileno())
             worker = self._core.workers[process.index]
             self._core.health.kill(worker, "" if isinstance(error, Closed) else str(error))
 
     def _worker_exited(self, process: WorkerProcess) -> None:
-        self._from_worker(process)
+        self._from_worker(process, drain=True)
         how = self._reap(process)
         worker = self._core.workers[process.index]
         ending = worker.state is WorkerState.ENDING and not worker.kill_reason

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.scheduling.queue import Job, Lane, Queue
 
-LEAD = 300_000  # nanoseconds
+LEAD = 100_000  # nanoseconds
 DEPTH = 2
 
 
@@ -118,8 +118,10 @@ class Batcher:
 
     def wakeup(self, runners: Sequence[Runner]) -> int | None:
         """When `next_batch` or `expire` should be asked again, if nothing else happens."""
-        times = [runner.free_at - LEAD for runner in runners if 0 < runner.inflight < DEPTH]
-        soonest = min(times) if times and self.queue.jobs else None
+        soonest = None
+        if self.queue.jobs:
+            times = [runner.free_at - LEAD for runner in runners if 0 < runner.inflight < DEPTH]
+            soonest = min(times) if times else None
         deadline = self.queue.next_deadline()
         if soonest is None or deadline is None:
             return deadline if soonest is None else soonest

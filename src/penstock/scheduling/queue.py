@@ -69,7 +69,6 @@ class Job:
         owner: Any,
         lane: Lane,
         rows: int,
-        *,
         start: int = 0,
         fairness: int = 0,
         priority: int = 0,
@@ -104,7 +103,12 @@ class Queue:
             self.last_sequence += 1
             job.sequence = self.last_sequence
         lane = job.lane
-        line = lane.levels.setdefault(job.priority, OrderedDict()).setdefault(job.fairness, deque())
+        lines = lane.levels.get(job.priority)
+        if lines is None:
+            lines = lane.levels[job.priority] = OrderedDict()
+        line = lines.get(job.fairness)
+        if line is None:
+            line = lines[job.fairness] = deque()
         if front:
             line.appendleft(job)
         else:
@@ -143,7 +147,8 @@ class Queue:
         jobs: list[Job] = []
         room = lane.max_batch if lane.batched else 0
         while lane.levels:
-            lines = lane.levels[max(lane.levels)]
+            levels = lane.levels
+            lines = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
             key, line = next(iter(lines.items()))
             job = line[0]
             if jobs and (job.rows > room or job.rows == 0):

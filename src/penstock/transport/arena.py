@@ -18,7 +18,7 @@ the session holds its lock around every call.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 SMALLEST = 512
@@ -50,15 +50,13 @@ class Slot(Generic[Memory]):
 
     def lease(self) -> None:
         """The caller may write."""
-        self._move(SlotState.FREE, SlotState.LEASED)
+        assert self.state is SlotState.FREE, f"leased while it belongs to {self.state.value}"
+        self.state = SlotState.LEASED
 
     def submit(self) -> None:
         """From now on the engine's, until the request's terminal message."""
-        self._move(SlotState.LEASED, SlotState.SUBMITTED)
-
-    def _move(self, source: SlotState, target: SlotState) -> None:
-        assert self.state is source, f"a slot of {self.state.value} cannot become {target.value}'s"
-        self.state = target
+        assert self.state is SlotState.LEASED, f"sent while it belongs to {self.state.value}"
+        self.state = SlotState.SUBMITTED
 
 
 class Block(Generic[Memory]):
@@ -103,14 +101,13 @@ class Arena(Generic[Memory]):
         self._numbers = iter(range(1, 1 << 32))
         self.abandoned = False
 
-    def lease(self, size: int) -> Slot[Memory] | None:
-        """A slot of at least `size` bytes, or `None` while everything is in use."""
+    def lease(self, slot_size: int) -> Slot[Memory] | None:
+        """A slot of this size (a `size_class`), or `None` while everything is in use."""
         assert not self.abandoned
-        slot_size = size_class(size)
-        if slot_size > self.limit:
-            raise TooLarge
         free = self._free.get(slot_size)
         if not free:
+            if slot_size > self.limit:
+                raise TooLarge
             free = self._grow(slot_size)
             if not free:
                 return None
@@ -128,13 +125,15 @@ class Arena(Generic[Memory]):
         slot.block.free += 1
         self._free[slot.size].append(slot)
 
-    def abandon(self) -> Iterator[Memory]:
-        """The engine is gone: no slot is used again. Returns the segments' memory."""
+    def abandon(self) -> None:
+        """The engine is gone: no slot is used again.
+
+        The memory is only let go of: a caller may just now be writing to a slot it has leased.
+        """
         self.abandoned = True
         for block in self._blocks.values():
             for slot in block.slots:
                 slot.state = SlotState.ABANDONED
-            yield block.memory
         self._blocks.clear()
         self._free.clear()
         self.held = 0

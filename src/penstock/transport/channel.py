@@ -20,7 +20,8 @@ from penstock.transport.messages import MAX_MESSAGE
 
 MAX_DESCRIPTORS = 4
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+_FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class Closed(Exception):
@@ -106,7 +107,7 @@ class Channel:
         if size == 0:
             _close_all(descriptors)
             raise Closed("end of stream")
-        if size > MAX_MESSAGE or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        if size > MAX_MESSAGE or flags & _TRUNCATED:
             _close_all(descriptors)
             raise Oversized(f"a message of {size} bytes or more than {MAX_DESCRIPTORS} descriptors")
         return bytes(self._buffers[0][:size]), descriptors

@@ -447,6 +447,31 @@ def encode_run(batch: int, layout: int, items: list[bytes]) -> list[bytes]:
     ]
 
 
+RUN = 43
+_RUN_HEAD = CODECS[RUN].fixed
+
+
+def decode_run(data: bytes) -> tuple[int, int, int, list[RunItem]]:
+    """A `Run` as batch, layout, last and items: the message that a worker must read fast."""
+    _, batch, layout, last = _RUN_HEAD.unpack_from(data)
+    items = RUN_ITEM.iter_unpack(memoryview(data)[_RUN_HEAD.size :])
+    return batch, layout, last, list(map(RunItem._make, items))
+
+
+RAN = 54
+_RAN = CODECS[RAN].fixed
+
+
+def encode_ran(batch: int, layout: int, gather_ns: int, run_ns: int, scatter_ns: int) -> bytes:
+    """A `Ran`, as `encode` would write it: it is sent for every batch."""
+    return _RAN.pack(RAN, batch, layout, gather_ns, run_ns, scatter_ns)
+
+
+def decode_ran(data: bytes) -> Ran:
+    """A `Ran`, as `decode` would read it, from a worker that we started ourselves."""
+    return Ran._make(_RAN.unpack(data)[1:])
+
+
 def split_answer(token: int, data: bytes) -> Iterator[bytes]:
     """A long answer as `Answer` messages, the last of which says so."""
     most = MAX_MESSAGE - 16

@@ -70,14 +70,19 @@ class Plan:
             (index, t.sizes, t.elements) for index, t in enumerate(signature) if t.dtype == STRING
         ]
         self.row_bytes = sum(row_bytes for *_, row_bytes in self.fixed)
+        self.single = len(self.fixed) == 1 and not self.strings
 
     def fixed_bytes(self, rows: int) -> int:
         """Bytes that the tensors of fixed size take."""
+        if self.single:
+            return -(-rows * self.row_bytes // ALIGNMENT) * ALIGNMENT
         return sum(align(rows * row_bytes) for *_, row_bytes in self.fixed)
 
     def size(self, arrays: list[Array], start: int, stop: int) -> int:
         """Bytes of a block with these rows of these arrays."""
         size = self.fixed_bytes(stop - start)
+        if self.single:
+            return size
         for index, _, elements in self.strings:
             flat = arrays[index][start:stop].ravel()
             size += align(8 * ((stop - start) * elements + 1) + sum(map(len, flat)))

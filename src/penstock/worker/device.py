@@ -43,11 +43,23 @@ class RunLayout(NamedTuple):
     plan: Plan
 
 
+class Target(NamedTuple):
+    """`rows` rows of the outputs, from `first` on, are the answer to rows `start`… of the item."""
+
+    item: RunItem
+    start: int
+    first: int
+    rows: int
+
+
 class Placed(NamedTuple):
     """Where an answer was put: in the slot (`size` 0, no descriptor) or in a new segment."""
 
     size: int
     descriptor: int
+
+
+IN_SLOT = Placed(0, -1)
 
 
 class Device(Protocol):
@@ -65,15 +77,9 @@ class Device(Protocol):
         """Run the model on some rows of what was gathered."""
 
     def scatter(
-        self,
-        item: RunItem,
-        start: int,
-        signature: Signature,
-        arrays: list[Array],
-        first: int,
-        n: int,
-    ) -> Placed:
-        """Put rows `first`… (`n` of them) of the outputs where the item's client finds them."""
+        self, targets: list[Target], signature: Signature, arrays: list[Array]
+    ) -> list[Placed]:
+        """Put the outputs where the items' clients find them; says where, target by target."""
 
 
 class CpuDevice:
@@ -111,27 +117,37 @@ class CpuDevice:
         return layout.runnable(structure(layout.signature, chosen), stop - start)
 
     def scatter(
-        self,
-        item: RunItem,
-        start: int,
-        signature: Signature,
-        arrays: list[Array],
-        first: int,
-        n: int,
-    ) -> Placed:
-        """Write into the part of the slot that is meant for these rows, if they fit."""
+        self, targets: list[Target], signature: Signature, arrays: list[Array]
+    ) -> list[Placed]:
+        """Write into the part of each slot that is meant for these rows, if they fit."""
         plan = plan_of(signature)
-        size = plan.size(arrays, first, first + n)
-        begin, end = answer_room(item.offset, item.length, item.input_bytes, item.total, start, n)
-        if begin + size <= end:
+        flat = _bytes_of(arrays[0]) if plan.single else None
+        placed: list[Placed] = []
+        for item, start, first, rows in targets:
+            begin, end = answer_room(
+                item.offset, item.length, item.input_bytes, item.total, start, rows
+            )
+            size = plan.size(arrays, first, first + rows)
+            if begin + size > end:
+                placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
+                continue
             view = self._memory.view(item.client, item.segment)
-            plan.write(view, begin, arrays, first, first + n)
-            return Placed(0, -1)
-        descriptor = segment.create(max(size, 1))
-        mapping = segment.Mapping(descriptor, max(size, 1))
-        with contextlib.closing(mapping):
-            plan.write(mapping.view, 0, arrays, first, first + n)
-        return Placed(max(size, 1), descriptor)
+            if flat is not None:
+                low = first * plan.row_bytes
+                length = rows * plan.row_bytes
+                view[begin : begin + length] = flat[low : low + length]
+            else:
+                plan.write(view, begin, arrays, first, first + rows)
+            placed.append(IN_SLOT)
+        return placed
+
+    def _scatter_apart(
+        self, plan: Plan, arrays: list[Array], first: int, rows: int, size: int
+    ) -> Placed:
+        descriptor = segment.create(size)
+        with contextlib.closing(segment.Mapping(descriptor, size)) as mapping:
+            plan.write(mapping.view, 0, arrays, first, first + rows)
+        return Placed(size, descriptor)
 
     def _buffers_for(self, layout: RunLayout, rows: int) -> list[tuple[Array, memoryview]]:
         kept = self._buffers.get(layout.signature)
@@ -140,10 +156,9 @@ class CpuDevice:
             return kept
         capacity = rows if not layout.runnable.batched else min(layout.runnable.max_batch, rows * 2)
         buffers: list[tuple[Array, memoryview]] = []
-        for _, dtype, shape, size in layout.plan.fixed:
+        for _, dtype, shape, _ in layout.plan.fixed:
             array = empty_aligned((max(capacity, rows), *shape), dtype)
-            flat = array.reshape(-1).view(np.uint8) if size else np.empty(0, np.uint8)
-            buffers.append((array, flat.data))
+            buffers.append((array, _bytes_of(array)))
         self._buffers[layout.signature] = buffers
         if len(self._buffers) > _KEPT_BUFFERS:
             self._buffers.popitem(last=False)
@@ -167,6 +182,13 @@ class CpuDevice:
                 unreadable[number] = str(error)
                 parts.append(_blank(layout.plan, item.rows))
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """A contiguous array's bytes."""
+    if array.size == 0:
+        return memoryview(bytearray())
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _blank(plan: Plan, rows: int) -> list[Array]:

@@ -6,7 +6,7 @@ none. A batch that may not be taken apart (rows that depend on each other) fails
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.spec import Signature
@@ -34,8 +34,9 @@ Outcome = Answered | Raised
 Run = Callable[[int, int], tuple[Signature, list[Array]]]
 
 
-def outcomes(run: Run, rows: int, divisible: bool) -> Iterator[Outcome]:
+def outcomes(run: Run, rows: int, divisible: bool) -> list[Outcome]:
     """What became of each row, in order. `run(start, stop)` runs a part of the batch."""
+    found: list[Outcome] = []
     pending = [(0, rows)]
     while pending:
         start, stop = pending.pop()
@@ -46,6 +47,7 @@ def outcomes(run: Run, rows: int, divisible: bool) -> Iterator[Outcome]:
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
             else:
-                yield Raised(start, stop - start, error)
+                found.append(Raised(start, stop - start, error))
         else:
-            yield Answered(start, stop - start, signature, arrays)
+            found.append(Answered(start, stop - start, signature, arrays))
+    return found

@@ -1,8 +1,8 @@
 """Dying with the engine, and leaving nothing behind.
 
 The engine's pidfd says when it is gone, also when it was killed. A thread waits for that, because
-the model may be busy. Whatever the model's code has started goes too, and so does the socket file of
-a killed engine; the kernel's parent-death signal would leave no time for that.
+the model may be busy. Whatever the model's code has started goes too, and so does the socket file
+of a killed engine; the kernel's parent-death signal would leave no time for that.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.tensors import Array, plan_of
-from penstock.worker.device import CpuDevice, Device, Placed, RunLayout
+from penstock.worker.device import IN_SLOT, CpuDevice, Device, Placed, RunLayout, Target
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
 from penstock.worker.memory import MappedSegments
 
@@ -45,13 +45,15 @@ class Worker:
         """Until `Stop`, or until the engine is gone."""
         while True:
             data, descriptors = self._receive()
-            record = m.decode(data)
-            if isinstance(record, m.Run):
-                self._items += map(m.RunItem._make, record.items)
-                if record.last:
+            if data[0] == m.RUN:
+                batch, layout, last, items = m.decode_run(data)
+                self._items += items
+                if last:
                     items, self._items = self._items, []
-                    self._batch(record.batch, self._layouts[record.layout], items)
-            elif isinstance(record, m.MapSegment):
+                    self._batch(batch, self._layouts[layout], items)
+                continue
+            record = m.decode(data)
+            if isinstance(record, m.MapSegment):
                 self._memory.map(record.client, record.segment, record.size, descriptors.pop())
             elif isinstance(record, m.UnmapSegment):
                 self._memory.unmap(record.client, record.segment)
@@ -67,10 +69,10 @@ class Worker:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         while True:
+            self._poll.poll()
             received = self._channel.receive()
             if received is not None:
                 return received
-            self._poll.poll()
 
     def _send(self, data: bytes, descriptor: int = -1) -> None:
         """Send; the engine reads whatever happens, so waiting for room is safe here."""
@@ -88,7 +90,7 @@ class Worker:
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
             return self._device.run(layout, arrays, start, stop)
 
-        results = list(outcomes(run, rows, layout.runnable.batched))
+        results = outcomes(run, rows, layout.runnable.batched)
         ran = time.monotonic_ns()
         usual = 0
         if len(results) == 1 and isinstance(results[0], Answered) and not unreadable:
@@ -97,21 +99,18 @@ class Worker:
             self._scatter_parts(number, items, results, unreadable)
         done = time.monotonic_ns()
         times = (gathered - began, ran - gathered, done - ran)
-        self._send(m.encode(m.Ran(number, usual, *times)))
+        self._send(m.encode_ran(number, usual, *times))
 
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
         """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
         layout = self._layout(result.signature)
-        scatter = self._device.scatter
-        placed: list[Placed] = []
-        elsewhere = False
+        targets: list[Target] = []
         first = 0
         for item in items:
-            place = scatter(item, item.start, result.signature, result.arrays, first, item.rows)
-            placed.append(place)
-            elsewhere = elsewhere or place.descriptor >= 0
+            targets.append(Target(item, item.start, first, item.rows))
             first += item.rows
-        if not elsewhere:
+        placed = self._device.scatter(targets, result.signature, result.arrays)
+        if all(place is IN_SLOT for place in placed):
             return layout
         for index, (item, place) in enumerate(zip(items, placed, strict=True)):
             self._part(number, index, item.start, item.rows, layout, place)
@@ -141,10 +140,9 @@ class Worker:
                     self._failed(number, index, start, end - begin, result.error)
                     continue
                 layout = self._layout(result.signature)
-                place = self._device.scatter(
-                    item, start, result.signature, result.arrays, begin - result.start, end - begin
-                )
-                self._part(number, index, start, end - begin, layout, place)
+                target = Target(item, start, begin - result.start, end - begin)
+                placed = self._device.scatter([target], result.signature, result.arrays)
+                self._part(number, index, start, end - begin, layout, placed[0])
             first = last
 
     def _part(

@@ -1,0 +1,183 @@
+"""What the engine sends, and what follows from it for a session's calls.
+
+Runs in whichever thread reads (see `reader`), one message at a time. Answers are copied out of
+their slots first, then the slots are freed, then the callers are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.call import Piece
+from penstock.client.kinds import ModelInfo
+from penstock.errors import EngineClosed, PenstockError, from_message
+from penstock.spec import ModelSpec, Signature
+from penstock.transport import messages as m
+from penstock.transport import segment
+from penstock.transport.channel import Closed
+from penstock.transport.tensors import Array, BadBlock, Plan, answer_room, plan_of
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+
+_DONE = 27
+
+
+class Inbox:
+    """Handles the engine's messages."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._pending = session.pending
+        self._layouts: dict[int, Plan] = {}
+        self.asked: dict[int, tuple[list[bytes], Future[bytes]]] = {}
+
+    def take(self, data: bytes, descriptors: list[int]) -> None:
+        """One message. Raises `Malformed` for what an engine does not send."""
+        if data[0] == _DONE:
+            self._done(list(m.DONE_ITEM.iter_unpack(memoryview(data)[1:])))
+            return
+        record = m.decode(data)
+        try:
+            self._handle(record, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _handle(self, record: Any, descriptors: list[int]) -> None:
+        if isinstance(record, m.Part):
+            piece = self._piece(record.request)
+            piece.parts.append((record, descriptors.pop() if descriptors else -1))
+        elif isinstance(record, m.RowFailed):
+            error = error_of(record.kind, record.text)
+            self._piece(record.request).failures.append((record.start, record.rows, error))
+        elif isinstance(record, (m.Failed, m.Refused)):
+            piece = self._piece(record.request)
+            self._session.free([piece])
+            piece.call.fail(piece.start, piece.rows, error_of(record.kind, record.text))
+        elif isinstance(record, m.Cancelled):
+            pieces = [self._piece(number) for (number,) in record.items]
+            for piece in pieces:
+                piece.close_parts()
+            self._session.free(pieces)
+        elif isinstance(record, m.OutputLayout):
+            self._layouts[record.layout] = plan_of(record.tensors)
+        elif isinstance(record, m.Answer):
+            self._answer(record)
+        else:
+            self._about_engine(record)
+
+    def _piece(self, number: int) -> Piece:
+        piece = self._pending.get(number)
+        if piece is None:
+            if self._session.closed is not None:
+                raise Closed("the session was closed a moment ago")
+            raise m.Malformed(f"an answer to request {number}, which was not made")
+        return piece
+
+    def _done(self, items: list[tuple[int, int]]) -> None:
+        pieces: list[Piece] = []
+        answers: list[tuple[Piece, Signature, list[Array]]] = []
+        for number, layout in items:
+            piece = self._piece(number)
+            pieces.append(piece)
+            if layout == 0:
+                self._collect_parts(piece)
+                continue
+            plan = self._layouts[layout]
+            arrays = self._read_slot(piece, plan, 0, piece.rows)
+            if arrays is not None:
+                answers.append((piece, plan.signature, arrays))
+        self._session.free(pieces)
+        for piece, signature, arrays in answers:
+            piece.call.put(piece.start, signature, arrays)
+
+    def _collect_parts(self, piece: Piece) -> None:
+        parts, piece.parts = piece.parts, []
+        for part, descriptor in parts:
+            plan = self._layouts[part.layout]
+            if descriptor < 0:
+                arrays = self._read_slot(piece, plan, part.start, part.rows)
+            else:
+                arrays = self._read_segment(piece, plan, part, descriptor)
+            if arrays is not None:
+                piece.call.put(piece.start + part.start, plan.signature, arrays)
+        for start, rows, error in piece.failures:
+            piece.call.fail(piece.start + start, rows, error)
+
+    def _read_slot(self, piece: Piece, plan: Plan, start: int, rows: int) -> list[Array] | None:
+        begin, end = answer_room(
+            piece.offset, piece.length, piece.input_bytes, piece.rows, start, rows
+        )
+        return self._copy(piece, plan, piece.slot.block.memory.view, begin, end, start, rows)
+
+    def _read_segment(
+        self, piece: Piece, plan: Plan, part: m.Part, descriptor: int
+    ) -> list[Array] | None:
+        try:
+            mapping = segment.Mapping(descriptor, part.size)
+        finally:
+            os.close(descriptor)
+        with contextlib.closing(mapping):
+            piece.call.kind.learn_room(part.size, part.rows)
+            return self._copy(piece, plan, mapping.view, 0, part.size, part.start, part.rows)
+
+    def _copy(
+        self,
+        piece: Piece,
+        plan: Plan,
+        view: memoryview,
+        begin: int,
+        end: int,
+        start: int,
+        rows: int,
+    ) -> list[Array] | None:
+        try:
+            return plan.read(view, begin, end, rows, 0, rows)
+        except BadBlock as error:
+            broken = PenstockError(f"the answer cannot be read: {error}")
+            piece.call.fail(piece.start + start, rows, broken)
+            return None
+
+    def _answer(self, record: m.Answer) -> None:
+        chunks, future = self.asked[record.token]
+        chunks.append(record.data)
+        if record.last:
+            del self.asked[record.token]
+            future.set_result(b"".join(chunks))
+
+    def _about_engine(self, record: Any) -> None:
+        session = self._session
+        models = session.kinds.models
+        with session.changed:
+            if isinstance(record, m.Welcome):
+                session.welcomed(record)
+            elif isinstance(record, m.ModelCard):
+                models[record.model] = ModelInfo(
+                    record.model, record.name, record.max_batch, bool(record.batched)
+                )
+            elif isinstance(record, m.CardTensors):
+                spec = models[record.model].spec
+                models[record.model].spec = (
+                    ModelSpec(spec.inputs, record.tensors)
+                    if record.side
+                    else ModelSpec(record.tensors, spec.outputs)
+                )
+            elif isinstance(record, m.State):
+                session.state = record
+                session.usable = record.state == m.STATE_READY and session.closed is None
+            elif isinstance(record, m.Rejected):
+                session.usable = False
+                session.closed = EngineClosed(f"the engine ended the connection: {record.text}")
+            else:
+                raise m.Malformed(f"{type(record).__name__} is nothing that an engine sends")
+            session.changed.notify_all()
+
+
+def error_of(kind: int, text: str) -> PenstockError:
+    """The error that a message describes."""
+    message, _, remote = text.partition("\0")
+    return from_message(kind, message, remote)

@@ -1,0 +1,125 @@
+"""What is the same for all calls of one kind (model, names, dtypes, row shapes), worked out once.
+
+A call with one plain array finds its kind by dtype and shape alone, without looking at it further:
+that is the path that must be short.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InputError
+from penstock.spec import STRING, ModelSpec, Signature
+from penstock.transport.arena import size_class
+from penstock.transport.tensors import Array, align, collect, plan_of
+
+_MOST_KINDS = 4096
+_PIECE_BYTES = 32 << 20
+_FIRST_ROOM = 64
+
+
+class ModelInfo:
+    """A model as the engine described it."""
+
+    def __init__(self, number: int, name: str, max_batch: int, batched: bool) -> None:
+        self.number = number
+        self.name = name
+        self.max_batch = max_batch
+        self.batched = batched
+        self.spec = ModelSpec()
+
+
+class Kind:
+    """How calls of one kind are split, laid out in slots and sent."""
+
+    __slots__ = (
+        "_sizes",
+        "model",
+        "piece_rows",
+        "plan",
+        "room",
+        "row_bytes",
+        "signature",
+        "strings",
+    )
+
+    def __init__(self, info: ModelInfo, signature: Signature) -> None:
+        self.model = info.number
+        self.signature = signature
+        self.plan = plan_of(signature)
+        self.strings = any(tensor.dtype == STRING for tensor in signature)
+        self.row_bytes = self.plan.row_bytes
+        self.room = _FIRST_ROOM
+        self._sizes: dict[int, tuple[int, int]] = {}
+        if info.batched:
+            fitting = _PIECE_BYTES // self.row_bytes if self.row_bytes else info.max_batch
+            self.piece_rows = max(1, min(info.max_batch, fitting))
+        else:
+            self.piece_rows = 1 << 31
+
+    def slot_sizes(self, arrays: list[Array], start: int, stop: int) -> tuple[int, int]:
+        """Bytes of these rows, and of the slot that holds them and their answer."""
+        rows = stop - start
+        sizes = self._sizes.get(rows)
+        if sizes is None:
+            input_bytes = self.plan.size(arrays, start, stop)
+            sizes = (input_bytes, size_class(align(input_bytes) + align(self.room * rows)))
+            if not self.strings and len(self._sizes) < 1024:
+                self._sizes[rows] = sizes
+        return sizes
+
+    def learn_room(self, size: int, rows: int) -> None:
+        """An answer did not fit: leave more room in the slots to come."""
+        needed = -(-size // max(rows, 1))
+        if needed > self.room:
+            self.room = needed
+            self._sizes = {}
+
+
+class Kinds:
+    """The kinds of calls that a session has seen."""
+
+    def __init__(self) -> None:
+        self.models: dict[int, ModelInfo] = {}
+        self._kinds: dict[tuple[int, Signature], Kind] = {}
+        self._quick: dict[tuple[str | None, np.dtype[Any], tuple[int, ...]], Kind] = {}
+
+    def sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int]:
+        """A call's kind, its arrays and its number of rows. Raises `InputError`."""
+        if type(x) is np.ndarray and x.ndim:
+            quick = (model, x.dtype, x.shape[1:])
+            kind = self._quick.get(quick)
+            if kind is not None:
+                return kind, [x], len(x)
+            kind, arrays, rows = self._sort(x, model)
+            if not kind.strings:
+                self._quick[quick] = kind
+            return kind, arrays, rows
+        return self._sort(x, model)
+
+    def _sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int]:
+        info = self.model(model)
+        signature, arrays, rows = collect(x, info.spec)
+        key = (info.number, signature)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+                self._quick.clear()
+            kind = self._kinds[key] = Kind(info, signature)
+        return kind, arrays, rows
+
+    def model(self, name: str | None) -> ModelInfo:
+        """The model of that name, or the only one."""
+        models = self.models.values()
+        if name is None and len(models) == 1:
+            return next(iter(models))
+        for info in models:
+            if info.name == name:
+                return info
+        known = ", ".join(repr(info.name) for info in models)
+        if name is None:
+            raise InputError(f"the engine has several models: pass model=, one of {known}")
+        raise InputError(f"the engine has no model {name!r}; it has {known}")

@@ -1,0 +1,112 @@
+"""Two descriptors that wake a poll: a bell that is rung, and a timer that runs out.
+
+Both may be used from any thread, also when they have been closed meanwhile (then nothing happens: a
+number that was closed may belong to another file by now). The locks are reentrant because the
+garbage collector may run code that rings, at any point.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+_CLOCK_MONOTONIC, _NONBLOCK, _CLOEXEC = 1, 0o4000, 0o2000000
+_libc = ctypes.PyDLL(None, use_errno=True)
+
+
+class Bell:
+    """Readable from `ring` until `clear` (an eventfd)."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.RLock()
+
+    def fileno(self) -> int:
+        """The descriptor, to be polled."""
+        return self._fd
+
+    def ring(self) -> None:
+        """Wake whoever polls."""
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """It was heard."""
+        try:
+            os.eventfd_read(self._fd)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            descriptor, self._fd = self._fd, -1
+            os.close(descriptor)
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child, where another thread's lock may be held for ever."""
+        os.close(self._fd)
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    )
+
+
+class Timer:
+    """Readable `nanoseconds` after `set`, until `clear`, unless `stop` comes first (a timerfd).
+
+    Cheap enough to be set for every request. Python has its own call only from 3.13 on.
+    """
+
+    def __init__(self, nanoseconds: int) -> None:
+        self._fd: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK | _CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._lock = threading.RLock()
+        self._spec = ctypes.byref(_Spec(0, 0, *divmod(nanoseconds, 1_000_000_000)))
+        self._never = ctypes.byref(_Spec(0, 0, 0, 0))
+        self._settime = _libc.timerfd_settime
+        self._running = False
+
+    def fileno(self) -> int:
+        """The descriptor, to be polled."""
+        return self._fd
+
+    def set(self) -> None:
+        """Start it, if it is not running."""
+        with self._lock:
+            if not self._running and self._fd >= 0:
+                self._running = True
+                self._settime(self._fd, 0, self._spec, None)
+
+    def stop(self) -> None:
+        """It is not needed now."""
+        with self._lock:
+            if self._running and self._fd >= 0:
+                self._running = False
+                self._settime(self._fd, 0, self._never, None)
+
+    def clear(self) -> None:
+        """It was noticed."""
+        self._running = False
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            descriptor, self._fd = self._fd, -1
+            os.close(descriptor)
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child, where another thread's lock may be held for ever."""
+        os.close(self._fd)
