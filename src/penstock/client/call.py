@@ -8,6 +8,7 @@ outputs, with the error if there is only one, or with `RowsFailed`, which carrie
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class Call:
         self.rows = rows
         self.deadline = deadline
         self.priority = priority
-        self.answer: Answer
+        self.answer: Answer | None = None
         self.unsettled = rows
         self.open_pieces: dict[int, Piece] = {}
         self.errors: dict[int, PenstockError] = {}
@@ -122,7 +123,7 @@ class Call:
             return
         self.over = True
         if not self.answered and not self.errors:
-            self.answer.resolve(None, error)
+            self._finish(None, error)
             return
         settled = {row for start, count in self.answered for row in range(start, start + count)}
         for row in range(self.rows):
@@ -138,18 +139,30 @@ class Call:
 
     def _resolve(self) -> None:
         if not self.errors:
-            self.answer.resolve(structure(self.signature, self.outputs), None)
+            self._finish(structure(self.signature, self.outputs), None)
             return
         first = self.errors[min(self.errors)]
         if len(self.errors) >= self.rows and len({type(e) for e in self.errors.values()}) == 1:
             if len(self.errors) > 1:
                 first.add_note(f"({len(self.errors)} rows failed like this)")
-            self.answer.resolve(None, first)
+            self._finish(None, first)
             return
         results = structure(self.signature, self.outputs) if self.outputs else None
         error = RowsFailed(self.rows, self.errors, results)
         error.__cause__ = first
-        self.answer.resolve(None, error)
+        self._finish(None, error)
+
+    def drop(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.over = True
+        self.answer = None
+
+    def _finish(self, value: Any, error: PenstockError | None) -> None:
+        """Tell the caller, and let go: a cycle would keep the outputs until a collection."""
+        answer, self.answer = self.answer, None
+        self.outputs = []
+        if answer is not None:
+            answer.resolve(value, error)
 
 
 def _filled(rows: int, like: Array) -> Array:

@@ -217,14 +217,14 @@ class Client:
         if rows > kind.piece_rows and not block:
             raise WouldBlock
         call = Call(kind, rows, until, priority)
-        call.answer = Answer(session, call, self)
+        answer = call.answer = Answer(session, call, self)
         if rows <= kind.piece_rows:
             session.send_piece(call, arrays, 0, rows, 1, block)
             if until:
                 session.watch(call)
         else:
             self._feed(session, call, arrays)
-        return call.answer
+        return answer
 
     def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
         """Send a large call piece by piece, a bounded number of them at a time."""

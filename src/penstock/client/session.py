@@ -187,7 +187,7 @@ class Session:
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for this call any more. Its slots come back when the engine lets go."""
-        call.over = True
+        call.drop()
         with self.changed:
             numbers = list(call.open_pieces)
             if self.closed is None and numbers:

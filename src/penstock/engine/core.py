@@ -162,6 +162,7 @@ class Core:
         if client is None:
             return
         client.gone = True
+        self.batcher.patience.left(number)
         for request in list(client.requests.values()):
             self.cancel(request)
         for segment in client.segments.values():
@@ -358,6 +359,7 @@ class Core:
 
     def _settle(self, job: Job, signature: Signature) -> None:
         request = job.owner
+        self.batcher.patience.answered(job.fairness)
         if job.rows == request.rows:
             request.settled(job.rows)
             self.answers.done(request, signature)

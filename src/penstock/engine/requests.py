@@ -123,3 +123,4 @@ class Request:
         assert self.state is not RequestState.ENDED
         assert self.running == 0
         self.state = RequestState.ENDED
+        self.jobs.clear()  # they point back: a cycle would wait for a collection

@@ -1,9 +1,10 @@
 """When a batch leaves, to whom, and with which jobs in it.
 
 The first rule set: *take what waits, up to the largest batch, when a worker is nearly free*. A
-worker that is idle gets a batch at once. A busy one gets its next batch early only when a full one
-waits or when it will be free within `LEAD`, the time that a message takes to reach it: before that,
-every row that still arrives can join.
+worker that is idle gets a batch at once, or after a short wait for clients that were just answered
+(`patience`). A busy one gets its next batch early only when a full one waits or when it will be
+free within `LEAD`, the time that a message takes to reach it: before that, every row that still
+arrives can join.
 
 Suspects are rows of a batch whose worker died. Nobody is guilty yet: they run one row at a time, on
 a worker that has nothing else, after everything that was waiting when they fell under suspicion;
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.scheduling.patience import Patience
 from penstock.scheduling.queue import Job, Lane, Queue
 
 LEAD = 100_000  # nanoseconds
@@ -48,6 +50,7 @@ class Batcher:
 
     def __init__(self) -> None:
         self.queue = Queue()
+        self.patience = Patience()
         self._suspects: deque[Job] = deque()
 
     @property
@@ -63,6 +66,7 @@ class Batcher:
     def add(self, job: Job, *, again: bool = False) -> None:
         """A job wants to run; `again`: its worker died before it was begun."""
         self.queue.add(job, front=again)
+        self.patience.asked(job.fairness)
 
     def suspect(self, job: Job) -> None:
         """A single row whose worker died: it runs alone, after those who wait now."""
@@ -121,6 +125,7 @@ class Batcher:
         soonest = None
         if self.queue.jobs:
             times = [runner.free_at - LEAD for runner in runners if 0 < runner.inflight < DEPTH]
+            times += [self._held_until(lane) for lane in self.queue.lanes() if lane.held_since]
             soonest = min(times) if times else None
         deadline = self.queue.next_deadline()
         if soonest is None or deadline is None:
@@ -138,6 +143,26 @@ class Batcher:
                 best = runner
         if best is None:
             return None
-        if best.inflight and lane.rows < lane.max_batch and best.free_at - now > LEAD:
-            return None
+        if lane.rows < lane.max_batch and lane.batched:
+            if best.inflight:
+                if best.free_at - now > LEAD:
+                    return None
+            elif self._hold(lane, now):
+                return None
+        if lane.held_since:
+            self.patience.waited(lane.rows - lane.held_rows)
+            lane.held_since = 0
         return Decision(best, lane, self.queue.take(lane), False)
+
+    def _hold(self, lane: Lane, now: int) -> bool:
+        """Whether an idle worker should wait a little for those who were just answered."""
+        if not lane.held_since:
+            if not self.patience.worth_while():
+                return False
+            lane.held_since = now
+            lane.held_rows = lane.rows
+            return True
+        return self.patience.away > 0 and now < self._held_until(lane)
+
+    def _held_until(self, lane: Lane) -> int:
+        return lane.held_since + self.patience.limit(lane.estimates.predict(lane.rows))

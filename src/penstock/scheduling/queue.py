@@ -24,6 +24,8 @@ class Lane:
         "__weakref__",
         "batched",
         "estimates",
+        "held_rows",
+        "held_since",
         "levels",
         "max_batch",
         "model",
@@ -39,6 +41,8 @@ class Lane:
         self.max_batch = max_batch
         self.batched = batched
         self.rows = 0
+        self.held_since = 0
+        self.held_rows = 0
         self.levels: dict[int, OrderedDict[int, deque[Job]]] = {}
         self.estimates = Estimates()
 
