@@ -50,7 +50,7 @@ class Model:
         put(self, "name", check_name(self.name or _default_name(str(self.source)), "model name"))
         put(self, "inputs", signature_of(self.inputs))
         put(self, "outputs", signature_of(self.outputs))
-        _check_range("max_batch", self.max_batch, 1, 65_536)
+        _check_count("max_batch", self.max_batch, 1, 65_536)
 
     @property
     def spec(self) -> ModelSpec:
@@ -78,14 +78,14 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name, "engine name")
-        _check_range("workers", self.workers, 1, 1024)
-        _check_range("client_memory", self.client_memory, 1 << 16, 1 << 46)
-        _check_range("client_requests", self.client_requests, 1, 1 << 20)
-        _check_range("queue_rows", self.queue_rows, 1, 1 << 40)
-        _check_range("restarts", self.restarts, 0, 1 << 20)
+        _check_count("workers", self.workers, 1, 1024)
+        _check_count("client_memory", self.client_memory, 1 << 16, 1 << 46)
+        _check_count("client_requests", self.client_requests, 1, 1 << 20)
+        _check_count("queue_rows", self.queue_rows, 1, 1 << 40)
+        _check_count("restarts", self.restarts, 0, 1 << 20)
         for name in ("run_timeout", "load_timeout", "restart_refill"):
             _check_range(name, getattr(self, name), 0.01, 1e9)
-        _check_range("drain_timeout", self.drain_timeout, 0, 1e9)
+        _check_range("drain_timeout", self.drain_timeout, 0.0, 1e9)
 
 
 def models_of(value: Any) -> tuple[Model, ...]:
@@ -141,8 +141,14 @@ def source_text(source: Any) -> str:
 
 def _default_name(source: str) -> str:
     path, _, attribute = source.rpartition(":")
-    stem = attribute or Path(path or source).stem
+    stem = attribute if path else Path(source).stem
     return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("-._")[:64] or "model"
+
+
+def _check_count(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}")
+    _check_range(name, value, low, high)
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

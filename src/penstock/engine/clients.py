@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.engine.requests import Request
 from penstock.engine.segments import Segment
 from penstock.scheduling.queue import Lane
-from penstock.spec import Signature
+from penstock.spec import STRING, Signature
 from penstock.transport.layouts import LayoutNumbers
 
 
@@ -15,11 +15,12 @@ class InputLayout(NamedTuple):
     """What a client said that its requests carry, and where they queue.
 
     `refusal` is why the model does not take it ("" when it does). `row_bytes` has the tensors of
-    fixed size; what strings take is not known from their type.
+    fixed size; of strings only how many a row has is known from the type.
     """
 
     lane: Lane | None
     row_bytes: tuple[int, ...]
+    strings: tuple[int, ...]
     refusal: str
 
     def least_bytes(self, rows: int) -> int:
@@ -27,6 +28,8 @@ class InputLayout(NamedTuple):
         total = 0
         for size in self.row_bytes:
             total += -(-rows * size // 64) * 64
+        for elements in self.strings:
+            total += 8 * (rows * elements + 1)
         return total
 
 
@@ -69,5 +72,6 @@ class ClientState:
 
 def input_layout(signature: Signature, lane: Lane | None, refusal: str) -> InputLayout:
     """A layout from what the client said of its tensors."""
-    sizes = tuple(tensor.row_bytes for tensor in signature if tensor.dtype != "string")
-    return InputLayout(lane, sizes, refusal)
+    sizes = tuple(tensor.row_bytes for tensor in signature if tensor.dtype != STRING)
+    strings = tuple(tensor.elements for tensor in signature if tensor.dtype == STRING)
+    return InputLayout(lane, sizes, strings, refusal)

@@ -94,14 +94,14 @@ class Core:
                 self._dispatch(decision, now)
         self.answers.flush()
 
-    def wakeup(self) -> int | None:
+    def wakeup(self, now: int) -> int | None:
         """When `step` must be called again at the latest, if nothing happens before."""
         soonest = self.drain_until
         due = self.health.due
         if due is not None and (soonest is None or due < soonest):
             soonest = due
         if self.batcher.jobs:
-            time = self.batcher.wakeup(self.health.ready())
+            time = self.batcher.wakeup(self.health.ready(), now)
             if time is not None and (soonest is None or time < soonest):
                 soonest = time
         return soonest
@@ -120,6 +120,7 @@ class Core:
             self.announce(m.STATE_CLOSING, Kind.ENGINE_CLOSED, "the engine is shutting down")
             self.drain_until = until
         self.drain_until = min(self.drain_until, until)
+        self.health.due = now
 
     def drained(self, now: int) -> bool:
         """Whether a closing engine has nothing left to do, or no more time for it."""
@@ -137,6 +138,8 @@ class Core:
                 data = m.Failed(request.number, Kind.ENGINE_CLOSED, "the engine shut down")
                 self.effects.to_client(client.number, m.encode(data))
         self.answers.flush()
+        for client in self.clients.values():
+            client.gone = True  # what workers still say ends nothing a second time
 
     # ── clients ────────────────────────────────────────────────────────────────────────────────
 
@@ -239,6 +242,7 @@ class Core:
             self.answers.refuse(request.client, request.number, *refusal)
             return
         self.admitted += 1
+        request.segment.requests += 1
         request.client.requests[request.number] = request
         request.jobs.append(job)
         self.batcher.add(job)

@@ -86,7 +86,7 @@ class Health:
         for worker in self._core.workers:
             look: int | None = now + _LOOK
             if worker.state is WorkerState.DOWN:
-                look = worker.restart_at
+                look = worker.restart_at if self._core.drain_until is None else None
             elif worker.state is WorkerState.READY and not worker.batches:
                 continue
             if look is not None and (soonest is None or look < soonest):

@@ -8,6 +8,7 @@ huge offsets is just a number that is too large.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.clients import ClientState, input_layout
@@ -15,6 +16,7 @@ from penstock.engine.requests import Request
 from penstock.engine.segments import Segment, SegmentState
 from penstock.errors import InputError, Kind
 from penstock.scheduling.queue import Job
+from penstock.spec import DTYPES, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import segment as memory
 from penstock.transport.layouts import CAPACITY
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.engine.core import Core
 
 _SUBMIT = 5
+MOST_SEGMENTS = 1024
+_LARGEST_ROW = 1 << 47  # bytes: more cannot be addressed
 
 
 class Intake:
@@ -73,6 +77,8 @@ class Intake:
         limit = self._core.config.client_memory
         if record.segment in client.segments:
             raise Malformed(f"segment {record.segment} is there already")
+        if len(client.segments) >= MOST_SEGMENTS:
+            raise Malformed(f"more than {MOST_SEGMENTS} segments")
         if not 0 < record.size <= limit - client.bytes_held:
             raise Malformed(
                 f"a segment of {record.size} bytes beside {client.bytes_held}: "
@@ -90,9 +96,12 @@ class Intake:
     def _drop_segment(
         self, client: ClientState, record: m.DropSegment, _: list[int], now: int
     ) -> None:
-        segment = client.segments.pop(record.segment, None)
+        segment = client.segments.get(record.segment)
         if segment is None:
             raise Malformed(f"there is no segment {record.segment} to drop")
+        if segment.requests:
+            raise Malformed(f"segment {record.segment} has requests that have not ended")
+        del client.segments[record.segment]
         client.bytes_held -= segment.size
         if segment.drop():
             self._core.release(segment)
@@ -102,6 +111,8 @@ class Intake:
             raise Malformed(f"a layout's number is 1 to {CAPACITY}, got {record.layout}")
         if any(size is None for tensor in record.tensors for size in tensor.shape):
             raise Malformed("a request's layout leaves a size open")
+        if any(_extent(tensor) > _LARGEST_ROW for tensor in record.tensors):
+            raise Malformed("a row larger than any memory")
         model = self._core.cards.get(record.model)
         if model is None:
             layout = input_layout(record.tensors, None, f"there is no model number {record.model}")
@@ -173,3 +184,8 @@ class Intake:
         if not 0 <= seconds <= 1e9:
             raise Malformed(f"a drain of {seconds} seconds")
         self._core.close(now, seconds)
+
+
+def _extent(tensor: TensorSpec) -> int:
+    """How large a row would be if no size were 0: numpy refuses too large ones all the same."""
+    return math.prod(max(size, 1) for size in tensor.sizes) * max(DTYPES[tensor.dtype][1], 8)

@@ -122,5 +122,6 @@ class Request:
         """The terminal message is sent."""
         assert self.state is not RequestState.ENDED
         assert self.running == 0
+        self.segment.requests -= 1
         self.state = RequestState.ENDED
         self.jobs.clear()  # they point back: a cycle would wait for a collection

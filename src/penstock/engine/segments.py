@@ -24,7 +24,7 @@ class SegmentState(enum.Enum):
 class Segment:
     """One segment of one client."""
 
-    __slots__ = ("client", "descriptor", "number", "size", "state", "uses")
+    __slots__ = ("client", "descriptor", "number", "requests", "size", "state", "uses")
 
     def __init__(self, client: int, number: int, size: int, descriptor: int) -> None:
         self.client = client
@@ -32,7 +32,8 @@ class Segment:
         self.size = size
         self.descriptor = descriptor
         self.state = SegmentState.LIVE
-        self.uses = 0
+        self.requests = 0  # requests that lie in it and have not ended
+        self.uses = 0  # those of them that a worker has
 
     def use(self) -> None:
         """A batch in flight reads and writes it."""

@@ -32,6 +32,7 @@ from penstock.transport import rendezvous
 from penstock.transport.channel import Channel, Closed, Flooded, Oversized
 
 _TICK = 1.0
+_NAP = 0.001
 _STOPPED_LIMIT = 1.0
 _MESSAGES_AT_ONCE = 64
 _FLUSH_LIMIT = 1.0
@@ -110,9 +111,12 @@ class Server:
         return int(self._core.state[0] == m.STATE_FAILED)
 
     def _step(self) -> None:
-        wakeup = self._core.wakeup()
         now = time.monotonic_ns()
+        wakeup = self._core.wakeup(now)
         wait = _TICK if wakeup is None else min(_TICK, max(0, wakeup - now) / 1e9)
+        if self._core.batcher.holding and wait < _NAP:
+            time.sleep(wait)  # not woken by every row of those it waits for
+            wait = 0
         self._poller.wait(wait)
         now = time.monotonic_ns()
         self._core.step(now)

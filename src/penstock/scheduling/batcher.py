@@ -45,6 +45,13 @@ class Decision(NamedTuple):
     alone: bool
 
 
+class Hold(NamedTuple):
+    """A batch that is held back: until when, and how many rows it had when that began."""
+
+    until: int
+    rows: int
+
+
 class Batcher:
     """Keeps what waits and says what runs next."""
 
@@ -52,11 +59,18 @@ class Batcher:
         self.queue = Queue()
         self.patience = Patience()
         self._suspects: deque[Job] = deque()
+        self._suspected_rows = 0
+        self._held: dict[Lane, Hold] = {}
+
+    @property
+    def holding(self) -> bool:
+        """Whether a batch is held back for a moment, so that more can join."""
+        return bool(self._held)
 
     @property
     def rows(self) -> int:
         """Rows that wait."""
-        return self.queue.rows + len(self._suspects)
+        return self.queue.rows + self._suspected_rows
 
     @property
     def jobs(self) -> int:
@@ -74,6 +88,7 @@ class Batcher:
         job.queued = True
         job.ticket = self.queue.last_sequence
         self._suspects.append(job)
+        self._suspected_rows += job.rows
         if job.deadline:
             self.queue.watch(job)
 
@@ -82,8 +97,11 @@ class Batcher:
         if job.suspect:
             job.queued = False
             self._suspects.remove(job)
+            self._suspected_rows -= job.rows
         else:
             self.queue.remove(job)
+            if not job.lane.levels:
+                self._held.pop(job.lane, None)
 
     def expire(self, now: int) -> Iterator[Job]:
         """Remove and return the jobs whose deadline has passed while they waited."""
@@ -95,50 +113,57 @@ class Batcher:
         """Remove and return everything that waits."""
         while self._suspects:
             job = self._suspects.popleft()
+            self._suspected_rows -= job.rows
             job.queued = False
             yield job
+        self._held.clear()
         while (lane := self.queue.best_lane()) is not None:
             yield from self.queue.take(lane)
 
     def next_batch(self, runners: Sequence[Runner], now: int) -> Decision | None:
         """The next batch that should leave now, or `None`. `runners`: those that are ready."""
-        if self._suspects and runners and self.queue.oldest() > self._suspects[0].ticket:
+        if not runners:
+            return None
+        reserved: Runner | None = None
+        if self._suspects and self.queue.oldest() > self._suspects[0].ticket:
             reserved = min(runners, key=lambda runner: runner.inflight)
             if reserved.inflight == 0:
                 job = self._suspects.popleft()
+                self._suspected_rows -= job.rows
                 job.queued = False
                 return Decision(reserved, job.lane, [job], True)
-            runners = [runner for runner in runners if runner is not reserved]
-        if not self.queue.jobs:
-            return None
-        lane = self.queue.best_lane()
-        assert lane is not None
-        if decision := self._batch(lane, runners, now):
-            return decision
-        for other in self.queue.lanes():
-            if other is not lane and (decision := self._batch(other, runners, now)):
+        for lane in self.queue.lanes():
+            if decision := self._batch(lane, runners, reserved, now):
                 return decision
         return None
 
-    def wakeup(self, runners: Sequence[Runner]) -> int | None:
-        """When `next_batch` or `expire` should be asked again, if nothing else happens."""
-        soonest = None
-        if self.queue.jobs:
-            times = [runner.free_at - LEAD for runner in runners if 0 < runner.inflight < DEPTH]
-            times += [self._held_until(lane) for lane in self.queue.lanes() if lane.held_since]
-            soonest = min(times) if times else None
-        deadline = self.queue.next_deadline()
-        if soonest is None or deadline is None:
-            return deadline if soonest is None else soonest
-        return min(soonest, deadline)
+    def wakeup(self, runners: Sequence[Runner], now: int) -> int | None:
+        """When `next_batch` or `expire` should be asked again, if nothing else happens.
 
-    def _batch(self, lane: Lane, runners: Sequence[Runner], now: int) -> Decision | None:
+        What could have left before `now` waits for an event, not for a time.
+        """
+        times = [hold.until for hold in self._held.values()]
+        if self.queue.jobs:
+            times += [runner.free_at - LEAD for runner in runners if runner.inflight]
+        deadline = self.queue.next_deadline()
+        if deadline is not None:
+            times.append(max(deadline, now + 1))
+        return min((time for time in times if time > now), default=None)
+
+    def _batch(
+        self, lane: Lane, runners: Sequence[Runner], reserved: Runner | None, now: int
+    ) -> Decision | None:
         best: Runner | None = None
         for runner in runners if lane.batched else runners[:1]:
             if (
-                not runner.alone
+                runner is not reserved
+                and not runner.alone
                 and runner.inflight < DEPTH
-                and (best is None or runner.inflight < best.inflight)
+                and (
+                    best is None
+                    or runner.inflight < best.inflight
+                    or (runner.inflight == best.inflight and runner.free_at < best.free_at)
+                )
             ):
                 best = runner
         if best is None:
@@ -149,20 +174,18 @@ class Batcher:
                     return None
             elif self._hold(lane, now):
                 return None
-        if lane.held_since:
-            self.patience.waited(lane.rows - lane.held_rows)
-            lane.held_since = 0
+        hold = self._held.pop(lane, None)
+        if hold is not None:
+            self.patience.waited(lane.rows - hold.rows)
         return Decision(best, lane, self.queue.take(lane), False)
 
     def _hold(self, lane: Lane, now: int) -> bool:
         """Whether an idle worker should wait a little for those who were just answered."""
-        if not lane.held_since:
+        hold = self._held.get(lane)
+        if hold is None:
             if not self.patience.worth_while():
                 return False
-            lane.held_since = now
-            lane.held_rows = lane.rows
+            limit = self.patience.limit(lane.estimates.predict(lane.rows))
+            self._held[lane] = Hold(now + limit, lane.rows)
             return True
-        return self.patience.away > 0 and now < self._held_until(lane)
-
-    def _held_until(self, lane: Lane) -> int:
-        return lane.held_since + self.patience.limit(lane.estimates.predict(lane.rows))
+        return self.patience.away > 0 and now < hold.until

@@ -9,6 +9,7 @@ turns, so that one that floods the queue only delays itself.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any
@@ -24,13 +25,12 @@ class Lane:
         "__weakref__",
         "batched",
         "estimates",
-        "held_rows",
-        "held_since",
         "levels",
         "max_batch",
         "model",
         "rows",
         "signature",
+        "turn",
     )
 
     def __init__(
@@ -41,8 +41,7 @@ class Lane:
         self.max_batch = max_batch
         self.batched = batched
         self.rows = 0
-        self.held_since = 0
-        self.held_rows = 0
+        self.turn = 0
         self.levels: dict[int, OrderedDict[int, deque[Job]]] = {}
         self.estimates = Estimates()
 
@@ -100,9 +99,11 @@ class Queue:
         self.last_sequence = 0
         self._lanes: dict[Lane, None] = {}  # the lanes that are not empty
         self._deadlines: list[tuple[int, int, Job]] = []
+        self._entries = itertools.count()
+        self._turns = itertools.count(1)
 
     def add(self, job: Job, *, front: bool = False) -> None:
-        """A job joins its client's line, at the front if it had been there before."""
+        """A job joins its client's line, in its old place if it had been there before."""
         if not front or not job.sequence:
             self.last_sequence += 1
             job.sequence = self.last_sequence
@@ -114,14 +115,19 @@ class Queue:
         if line is None:
             line = lines[job.fairness] = deque()
         if front:
-            line.appendleft(job)
+            place = 0
+            while place < len(line) and line[place].sequence < job.sequence:
+                place += 1
+            line.insert(place, job)
         else:
             line.append(job)
         job.queued = True
         self.jobs += 1
         self.rows += job.rows
         lane.rows += job.rows
-        self._lanes[lane] = None
+        if lane not in self._lanes:
+            self._lanes[lane] = None
+            lane.turn = next(self._turns)
         if job.deadline:
             self.watch(job)
 
@@ -132,23 +138,21 @@ class Queue:
         self._left(job, line)
 
     def best_lane(self) -> Lane | None:
-        """The lane whose next job is the most urgent: by priority, then by age."""
-        best: Lane | None = None
-        best_rank = (0, 0)
-        for lane in self._lanes:
-            head = _head(lane)
-            rank = (-head.priority, head.sequence)
-            if best is None or rank < best_rank:
-                best, best_rank = lane, rank
-        return best
+        """The lane whose turn it is: by priority, then who was served, or came, longest ago."""
+        if len(self._lanes) <= 1:
+            return next(iter(self._lanes), None)
+        return min(self._lanes, key=_turn)
 
     def lanes(self) -> list[Lane]:
-        """The lanes in which something waits."""
-        return list(self._lanes)
+        """The lanes in which something waits, in the order of their turns."""
+        if len(self._lanes) <= 1:
+            return list(self._lanes)
+        return sorted(self._lanes, key=_turn)
 
     def take(self, lane: Lane) -> list[Job]:
         """The next batch of a lane: by priority, in turn between clients, until it is full."""
         jobs: list[Job] = []
+        lane.turn = next(self._turns)
         room = lane.max_batch if lane.batched else 0
         while lane.levels:
             levels = lane.levels
@@ -181,7 +185,7 @@ class Queue:
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.jobs:
             self._deadlines = [entry for entry in self._deadlines if entry[2].queued]
             heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (job.deadline, job.sequence, job))
+        heapq.heappush(self._deadlines, (job.deadline, next(self._entries), job))
 
     def expired(self, now: int) -> Iterator[Job]:
         """The jobs whose deadline has passed while they wait. The caller removes them."""
@@ -211,6 +215,5 @@ class Queue:
                     del self._lanes[lane]
 
 
-def _head(lane: Lane) -> Job:
-    lines = lane.levels[max(lane.levels)]
-    return next(iter(lines.values()))[0]
+def _turn(lane: Lane) -> tuple[int, int]:
+    return -max(lane.levels), lane.turn

@@ -101,14 +101,15 @@ class Arena(Generic[Memory]):
         self._numbers = iter(range(1, 1 << 32))
         self.abandoned = False
 
-    def lease(self, slot_size: int) -> Slot[Memory] | None:
-        """A slot of this size (a `size_class`), or `None` while everything is in use."""
+    def lease(self, size: int) -> Slot[Memory] | None:
+        """A slot of at least `size` bytes, or `None` while everything is in use."""
         assert not self.abandoned
-        free = self._free.get(slot_size)
+        free = self._free.get(size)
         if not free:
+            slot_size = size_class(size)
             if slot_size > self.limit:
                 raise TooLarge
-            free = self._grow(slot_size)
+            free = self._free.get(slot_size) or self._grow(slot_size)
             if not free:
                 return None
         slot = free.pop()

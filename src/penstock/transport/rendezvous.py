@@ -10,6 +10,7 @@ who the other one is.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import grp
 import os
@@ -33,6 +34,10 @@ def default_folder() -> Path:
         return Path(chosen)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "penstock"
+    return _temporary_folder()
+
+
+def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
 
 
@@ -137,10 +142,11 @@ def dial(socket_path: Path) -> socket.socket:
         sock.close()
         raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
     uid = peer(sock)[1]
-    owner = os.getuid()
-    with contextlib.suppress(OSError):
-        owner = socket_path.parent.stat().st_uid
-    if uid not in (0, os.getuid(), owner):
+    trusted = {0, os.getuid()}
+    if socket_path.parent != _temporary_folder():  # anybody can make that one; others were chosen
+        with contextlib.suppress(OSError):
+            trusted.add(socket_path.parent.stat().st_uid)
+    if uid not in trusted:
         sock.close()
         raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
     return sock
@@ -173,12 +179,19 @@ def admits(sock: socket.socket, group: str = "") -> str:
         return ""
     if group:
         wanted = group_id(group)
-        raw = b""
-        with contextlib.suppress(OSError):
-            raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 65536)
-        if wanted == gid or wanted in struct.unpack(f"{len(raw) // 4}I", raw):
+        if wanted == gid or wanted in _peer_groups(sock):
             return ""
     return f"user {uid} may not use this engine" + (f" (nor is in {group})" if group else "")
+
+
+def _peer_groups(sock: socket.socket) -> list[int]:
+    """The other groups of the process at the other end (Python's own call takes only 256)."""
+    groups = (ctypes.c_uint32 * 65536)()
+    size = ctypes.c_uint32(ctypes.sizeof(groups))
+    failed = ctypes.CDLL(None).getsockopt(
+        sock.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, groups, ctypes.byref(size)
+    )
+    return [] if failed else list(groups[: size.value // 4])
 
 
 def peer_pidfd(sock: socket.socket) -> int | None:

@@ -15,7 +15,9 @@ import ctypes
 import fcntl
 import mmap
 import os
+import weakref
 
+_NOT_WRITABLE = fcntl.F_SEAL_WRITE | 0x10  # the second: F_SEAL_FUTURE_WRITE
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -41,6 +43,8 @@ def verify(descriptor: int, size: int) -> None:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
         raise BadSegment("the descriptor is no memory file") from None
+    if seals & _NOT_WRITABLE or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+        raise BadSegment("the segment cannot be mapped to be written")
     if seals & SEALS != SEALS:
         raise BadSegment(f"the segment is not sealed against a change of its size ({seals:#x})")
     status = os.fstat(descriptor)
@@ -53,22 +57,39 @@ def verify(descriptor: int, size: int) -> None:
 class Mapping:
     """A segment in this process's memory, as `view` (a writable memoryview of bytes).
 
-    Not inherited by forked children: there the range is free for other uses, so that a child must
-    neither touch nor unmap it (`abandon_in_child`).
+    Unmapped when `close` was called and nobody holds a piece of the view any more. Not inherited by
+    forked children: there the range is free for other uses, so that a child must neither touch nor
+    unmap it (`abandon_in_child`). Python's own `mmap` would keep a copy of the descriptor, which a
+    child does inherit; hence the C library's.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self._map = mmap.mmap(descriptor, size)
-        self._map.madvise(mmap.MADV_DONTFORK)
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        address = _libc.mmap(None, size, access, mmap.MAP_SHARED, descriptor, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), "a segment cannot be mapped")
+        _libc.madvise(address, size, mmap.MADV_DONTFORK)
+        memory = (ctypes.c_ubyte * size).from_address(address)
+        self._unmap = weakref.finalize(memory, _libc.munmap, address, size)
+        self._unmap.atexit = False
         self.size = size
-        self.view = memoryview(self._map)
+        self.view = memoryview(memory).cast("B")
 
     def close(self) -> None:
-        """Unmap; if somebody still holds a view of it, the last of them unmaps."""
+        """Let go of it; if somebody still holds a piece of the view, the last of them unmaps."""
         with contextlib.suppress(BufferError):
             self.view.release()
-            self._map.close()
+        self.view = _NOTHING
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: make sure that nothing ever unmaps this address range."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
+        self._unmap.detach()
+
+
+_NOTHING = memoryview(b"")
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

@@ -9,6 +9,7 @@ The reader copies a string's offsets before it checks them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,16 @@ import ml_dtypes
 import numpy as np
 
 from penstock.errors import InputError
-from penstock.spec import DTYPES, STRING, ModelSpec, Signature, TensorSpec
+from penstock.spec import (
+    DTYPES,
+    MAX_NAME_BYTES,
+    MAX_RANK,
+    MAX_TENSORS,
+    STRING,
+    ModelSpec,
+    Signature,
+    TensorSpec,
+)
 
 ALIGNMENT = 64
 Array = np.ndarray[Any, Any]
@@ -164,6 +174,8 @@ def collect(x: Any, spec: ModelSpec) -> tuple[Signature, list[Array], int]:
     if isinstance(x, Mapping):
         if not x:
             raise InputError("an empty dict: expected one array for each input")
+        if len(x) > MAX_TENSORS:
+            raise InputError(f"{len(x)} inputs; at most {MAX_TENSORS} can be sent")
         named = [(_checked_name(name), value) for name, value in x.items()]
     else:
         named = [("", x)]
@@ -177,6 +189,8 @@ def collect(x: Any, spec: ModelSpec) -> tuple[Signature, list[Array], int]:
         array = _array(value, wanted.get(name, only if not name else None), label)
         if array.ndim == 0:
             raise InputError(f"{label}: expected an array whose first axis is rows, got a scalar")
+        if array.ndim - 1 > MAX_RANK:
+            raise InputError(f"{label} has {array.ndim - 1} axes a row; at most {MAX_RANK}")
         if rows not in (-1, len(array)):
             raise InputError(f"{label} has {len(array)} rows, the inputs before it have {rows}")
         rows = len(array)
@@ -189,9 +203,11 @@ def collect(x: Any, spec: ModelSpec) -> tuple[Signature, list[Array], int]:
 
 
 def _checked_name(name: Any) -> str:
-    if not isinstance(name, str) or not name or len(name.encode()) > 256 or "\0" in name:
-        raise InputError(f"an input's name is a text of 1 to 256 bytes; got {name!r}")
-    return name
+    if isinstance(name, str) and name and "\0" not in name:
+        with contextlib.suppress(UnicodeEncodeError):
+            if len(name.encode()) <= MAX_NAME_BYTES:
+                return name
+    raise InputError(f"an input's name is a text of 1 to {MAX_NAME_BYTES} bytes; got {name!r}")
 
 
 def _array(value: Any, wanted: str | None, label: str) -> Array:
@@ -199,7 +215,10 @@ def _array(value: Any, wanted: str | None, label: str) -> Array:
         return value
     as_dtype = numpy_dtype(wanted) if wanted and not hasattr(value, "dtype") else None
     try:
-        return np.asarray(value, dtype=as_dtype)
+        array: Array = np.asarray(value, dtype=as_dtype)
+        if array.dtype.kind in "SU" and not hasattr(value, "dtype"):
+            array = np.asarray(value, dtype=object)  # fixed-width texts lose nuls at their end
+        return array
     except (ValueError, TypeError) as error:
         raise InputError(f"{label}: not an array: {error}") from None
 
@@ -210,7 +229,10 @@ def encode_strings(array: Array, label: str) -> Array:
     flat = encoded.reshape(-1)
     for index, item in enumerate(array.reshape(-1).tolist()):
         if isinstance(item, str):
-            flat[index] = item.encode()
+            try:
+                flat[index] = item.encode()
+            except UnicodeEncodeError as error:
+                raise InputError(f"{label}: a text cannot be sent as UTF-8: {error}") from None
         elif isinstance(item, bytes):
             flat[index] = item
         else:
@@ -248,8 +270,8 @@ def answer_room(
     The room behind the input is divided evenly between the slot's `total` rows, so that rows that
     are answered apart do not overlap, and both sides can tell where each of them is.
     """
-    begin = offset + align(input_bytes)
-    room = max(offset + length - begin, 0)
+    begin = min(offset + align(input_bytes), offset + length)
+    room = offset + length - begin
     if rows >= total:
         return begin, begin + room
     return begin + room * start // total, begin + room * (start + rows) // total
