@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from penstock.errors import ConfigError, InputError
+from penstock.errors import ConfigError, InputError, ModelError
 
 STRING = "string"
 
@@ -144,6 +144,22 @@ class ModelSpec:
             )
         for name, tensor in wanted.items():
             _check_tensor(tensor, given[name])
+
+    def check_outputs(self, signature: Signature) -> None:
+        """Raise `ModelError` unless the model returned what it declares."""
+        if self.outputs is None:
+            return
+        wanted = {tensor.name: tensor for tensor in self.outputs}
+        given = {tensor.name: tensor for tensor in signature}
+        if wanted.keys() != given.keys():
+            raise ModelError(
+                f"the model declares the outputs {_names(self.outputs)} "
+                f"and returned {_names(signature)}"
+            )
+        for name, tensor in wanted.items():
+            if not tensor.admits(given[name]):
+                label = f"output {name!r}" if name else "the output"
+                raise ModelError(f"{label}: the model declares {tensor}, returned {given[name]}")
 
 
 def _names(signature: Signature) -> str:

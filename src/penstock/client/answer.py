@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import EngineClosed
+from penstock.errors import Cancelled, EngineClosed
 
 if TYPE_CHECKING:
     from penstock.client.call import Call
@@ -48,11 +48,17 @@ class Answer(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the error, when it is there."""
-        return super().result(self._wait(timeout))
+        try:
+            return super().result(self._wait(timeout))
+        except CancelledError:
+            raise Cancelled("this call was cancelled") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or `None`, when the answer is there."""
-        return super().exception(self._wait(timeout))
+        try:
+            return super().exception(self._wait(timeout))
+        except CancelledError:
+            raise Cancelled("this call was cancelled") from None
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call `fn(answer)` when it is done, in a thread that may call `predict` again."""

@@ -133,13 +133,17 @@ class Client:
         """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
         loop = asyncio.get_running_loop()
         try:
-            if self._current is None or not self._current.usable:
+            if not self.connected:
                 raise WouldBlock
             answer = self._submit(x, model, deadline, priority, block=False)
         except WouldBlock:
-            answer = await loop.run_in_executor(
-                None, partial(self._submit, x, model, deadline, priority, block=True)
-            )
+            submitting = partial(self._submit, x, model, deadline, priority, block=True)
+            submitted = loop.run_in_executor(None, submitting)
+            try:
+                answer = await asyncio.shield(submitted)
+            except asyncio.CancelledError:
+                submitted.add_done_callback(_cancel_submitted)
+                raise
         waiter: asyncio.Future[None] = loop.create_future()
         answer.add_quick_callback(lambda _: _wake(loop, waiter))
         try:
@@ -189,6 +193,11 @@ class Client:
     def statistics(self, timeout: float = 10.0) -> Statistics:
         """A snapshot of what the engine does and has done."""
         return statistics_of(self._session().ask(timeout))
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now. (If not, the next call makes one.)"""
+        return self._current is not None and self._current.usable
 
     def models(self) -> tuple[str, ...]:
         """The names of the engine's models."""
@@ -331,6 +340,12 @@ def _row_of(answer: Future[Any], return_errors: bool) -> Any:
     if isinstance(outputs, dict):
         return {name: array[0] for name, array in outputs.items()}
     return outputs[0]
+
+
+def _cancel_submitted(submitted: asyncio.Future[Answer]) -> None:
+    """The task that wanted this answer was cancelled while it was being submitted."""
+    if not submitted.cancelled() and submitted.exception() is None:
+        submitted.result().cancel()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

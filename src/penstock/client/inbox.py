@@ -143,10 +143,13 @@ class Inbox:
             return None
 
     def _answer(self, record: m.Answer) -> None:
-        chunks, future = self.asked[record.token]
+        asked = self.asked.get(record.token)
+        if asked is None:
+            return  # whoever asked did not wait for the answer
+        chunks, future = asked
         chunks.append(record.data)
         if record.last:
-            del self.asked[record.token]
+            self.asked.pop(record.token, None)
             future.set_result(b"".join(chunks))
 
     def _about_engine(self, record: Any) -> None:

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from penstock.client.call import Call, Piece
@@ -206,7 +207,11 @@ class Session:
             self.inbox.asked[token] = ([], future)
             self._send(m.encode(m.Ask(token)))
         self.reader.need_thread()
-        return future.result(timeout)
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError:
+            self.inbox.asked.pop(token, None)
+            raise DeadlineExceeded(f"the engine did not answer within {timeout:g} s") from None
 
     def stop_engine(self, drain_seconds: float) -> None:
         """Ask the engine to end."""

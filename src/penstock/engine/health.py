@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.engine.core import Core
 
 
+_EXIT_GRACE = 2_000_000_000  # nanoseconds for a worker that has closed its connection to exit
 _LOOK = 250_000_000  # nanoseconds between looks at workers that are busy or loading
 
 
@@ -71,14 +72,15 @@ class Health:
             elif worker.state is WorkerState.STARTING:
                 if now - worker.since > self._load_limit:
                     self.kill(worker, f"loading took more than {self._load_limit / 1e9:g} s")
+            elif worker.state is WorkerState.ENDING:
+                if now - worker.since > _EXIT_GRACE:
+                    self._core.effects.kill_worker(worker.index)
             elif (
-                worker.state is WorkerState.DOWN
-                and worker.restart_at is not None
+                worker.restart_at is not None
                 and worker.restart_at <= now
                 and self._core.drain_until is None
             ):
                 worker.started(self._core.effects.start_worker(worker.index), now)
-
         self.due = self._next_look(now)
 
     def _next_look(self, now: int) -> int | None:
@@ -103,6 +105,13 @@ class Health:
         if worker.state in (WorkerState.STARTING, WorkerState.READY):
             worker.ending(reason)
             self._core.effects.kill_worker(worker.index)
+
+    def let_go(self, worker: Worker, now: int) -> None:
+        """A worker has closed its connection: it is exiting, or will be killed."""
+        if worker.state in (WorkerState.STARTING, WorkerState.READY):
+            worker.ending("")
+            worker.since = now
+            self.due = now
 
     def exited(self, worker: Worker, how: str, now: int) -> None:
         """A worker's process is gone, and everything that it had sent was read."""

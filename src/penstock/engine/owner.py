@@ -51,7 +51,7 @@ class Engine:
             )
         if for_model:
             models = _with_settings(models, for_model)
-        self.models = models_of(models)
+        self.model_settings = models_of(models)
         name = name or f"engine-{os.getpid()}-{next(_numbers)}"
         self.config = EngineConfig(name=name, **settings)
         self.address = rendezvous.address_of(self.config.name, self.config.folder)
@@ -70,7 +70,7 @@ class Engine:
             raise ConfigError("this engine was started already")
         owner = os.pidfd_open(os.getpid())
         try:
-            self._process = start_engine(self.models, self.config, owner=owner)
+            self._process = start_engine(self.model_settings, self.config, owner=owner)
         finally:
             os.close(owner)
         self._client = Client(self.address, wait=5.0, label=f"owner of {self.name}")
@@ -118,6 +118,10 @@ class Engine:
         """The owner's own client."""
         if self._client is None:
             raise EngineClosed(f"the engine {self.name!r} is not running: use `with` or `start()`")
+        if not self._client.connected and self._process is not None:
+            code = self._process.poll()
+            if code is not None:
+                raise EngineClosed(f"the engine {self.name!r} is gone: {launch.exit_text(code)}")
         return self._client
 
     def predict(self, x: Any, **options: Any) -> Any:
@@ -136,9 +140,13 @@ class Engine:
         """See `Client.map`."""
         return self.client.map(rows, **options)
 
-    def statistics(self) -> Statistics:
+    def statistics(self, timeout: float = 10.0) -> Statistics:
         """See `Client.statistics`."""
-        return self.client.statistics()
+        return self.client.statistics(timeout)
+
+    def models(self) -> tuple[str, ...]:
+        """See `Client.models`."""
+        return self.client.models()
 
 
 def _with_settings(models: Any, settings: dict[str, Any]) -> Any:

@@ -146,8 +146,12 @@ class Server:
             self._poller.wait(0.05)
             self._drop_connections()
         for process in self._processes.values():
-            with contextlib.suppress(Closed, Flooded):
-                process.channel.send(m.encode(m.Stop(0.0)))
+            worker = self._core.workers[process.index]
+            if worker.state is WorkerState.READY and not worker.batches:
+                with contextlib.suppress(Closed, Flooded):
+                    process.channel.send(m.encode(m.Stop(0.0)))
+            else:
+                process.kill()  # it is loading or running something: it would not read that
         deadline = time.monotonic() + _EXIT_LIMIT
         while self._processes and time.monotonic() < deadline:
             self._poller.wait(0.05)
@@ -281,7 +285,10 @@ class Server:
         except (Closed, Oversized, m.Malformed) as error:
             self._poller.remove(process.channel.fileno())
             worker = self._core.workers[process.index]
-            self._core.health.kill(worker, "" if isinstance(error, Closed) else str(error))
+            if isinstance(error, Closed):
+                self._core.health.let_go(worker, time.monotonic_ns())
+            else:
+                self._core.health.kill(worker, str(error))
 
     def _worker_exited(self, process: WorkerProcess) -> None:
         self._from_worker(process, drain=True)

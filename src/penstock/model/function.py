@@ -50,6 +50,7 @@ class Function:
             if signature is not None and len(outputs) == rows:
                 return signature, [outputs]
         signature, arrays = check_outputs(outputs, rows)
+        self.spec.check_outputs(signature)
         if type(outputs) is np.ndarray and arrays[0] is outputs:
             if len(self._seen) > 1024:
                 self._seen.clear()

@@ -90,6 +90,7 @@ def take_lock(socket_path: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                _check_silent(socket_path, descriptor)
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -97,6 +98,15 @@ def take_lock(socket_path: Path) -> int:
         except FileNotFoundError:
             pass
         os.close(descriptor)  # the file was removed between opening and locking: again
+
+
+def _check_silent(socket_path: Path, descriptor: int) -> None:
+    """Its lock file may have been removed under an engine that lives."""
+    with contextlib.suppress(EngineClosed):
+        dial(socket_path).close()
+        socket_path.with_suffix(".lock").unlink(missing_ok=True)
+        os.close(descriptor)
+        raise NameTaken(f"an engine already runs at {socket_path} (somebody removed its lock)")
 
 
 def release_lock(socket_path: Path, descriptor: int) -> None:
@@ -108,8 +118,8 @@ def release_lock(socket_path: Path, descriptor: int) -> None:
 
 def sweep(socket_path: Path) -> bool:
     """Remove what a killed engine left. Returns whether no engine is there (any more)."""
-    if not socket_path.with_suffix(".lock").exists():
-        return not socket_path.exists()
+    if not (socket_path.exists() or socket_path.with_suffix(".lock").exists()):
+        return True
     try:
         descriptor = take_lock(socket_path)
     except (NameTaken, OSError):
