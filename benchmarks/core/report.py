@@ -1,0 +1,157 @@
+"""A run's findings as tables for people and as JSON for everything else."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.core.campaign import Figures, Findings, described
+from benchmarks.core.plan import TOTAL_OUTSTANDING, Plan
+from benchmarks.core.systems.roster import PENSTOCK
+from benchmarks.core.targets import Verdict
+from benchmarks.core.work import ANSWER_WORDS, ROW_BYTES
+
+
+def as_json(
+    plan: Plan, findings: Findings, verdicts: list[Verdict], machine: dict[str, Any], took_s: float
+) -> dict[str, Any]:
+    """All that is known about the run."""
+    scale, memory = findings.scale, findings.memory
+    return {
+        "benchmark": "core",
+        "quick": plan.quick,
+        "took_s": round(took_s, 1),
+        "machine": machine,
+        "workload": {"row_bytes": ROW_BYTES, "answer_bytes": ANSWER_WORDS * 8},
+        "verdicts": [asdict(verdict) for verdict in verdicts],
+        "figures": {name: _figures(figures) for name, figures in findings.figures.items()},
+        "driver": _figures(findings.driver) if findings.driver else None,
+        "scale": {
+            "total_outstanding": TOTAL_OUTSTANDING,
+            "failures": scale.failures,
+            "clients": [
+                {
+                    "clients": clients,
+                    "rows_per_s": scale.rows_per_s(clients),
+                    "loss": scale.loss(clients),
+                    "samples": [asdict(sample) for sample in samples],
+                }
+                for clients, samples in scale.samples.items()
+            ],
+        },
+        "memory": asdict(memory) | {"bytes_per_client": memory.bytes_per_client()}
+        if memory
+        else None,
+        "sweeps": {
+            name: [asdict(trial) for trial in trials] for name, trials in findings.sweeps.items()
+        },
+        "plan": asdict(plan),
+    }
+
+
+def _figures(figures: Figures) -> dict[str, Any]:
+    return {
+        "rows_per_s": figures.rows_per_s(),
+        "p50_us": figures.p50_us(),
+        "p99_us": figures.p99_us(),
+        "single_p50_us": figures.single_p50_us(),
+        "single_p99_us": figures.single_p99_us(),
+    } | asdict(figures)
+
+
+def show(
+    console: Console, findings: Findings, verdicts: list[Verdict], machine: dict[str, Any]
+) -> None:
+    """The tables."""
+    console.print(
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"Linux {machine['kernel']}, Python {machine['python']}, {machine['date']}"
+    )
+    console.print(_systems(findings))
+    console.print(_settings(findings))
+    console.print(_scale(findings))
+    console.print(_targets(verdicts))
+
+
+def _systems(findings: Findings) -> Table:
+    table = Table(title="Rows of 150,528 bytes; medians of all rounds; times in µs")
+    table.add_column("system", no_wrap=True)
+    for column in ("4×8 rows/s", "p50", "p99", "1×1 p50", "p99", "we are"):
+        table.add_column(column, justify="right")
+    ours = findings.figures[PENSTOCK.name].rows_per_s()
+    for name, figures in findings.figures.items():
+        theirs = figures.rows_per_s()
+        ratio = ours / theirs if ours and theirs and name != PENSTOCK.name else None
+        table.add_row(*_measured(figures), "" if ratio is None else f"{ratio:.1f}×")
+    if findings.driver:
+        table.add_section()
+        table.add_row(*_measured(findings.driver), "")
+    return table
+
+
+def _measured(figures: Figures) -> list[str]:
+    numbers = (
+        figures.rows_per_s(),
+        figures.p50_us(),
+        figures.p99_us(),
+        figures.single_p50_us(),
+        figures.single_p99_us(),
+    )
+    return [figures.title, *(_number(number) for number in numbers)]
+
+
+def _settings(findings: Findings) -> Table:
+    table = Table(title="Best settings of each sweep")
+    for column in ("system", "load", "settings"):
+        table.add_column(column)
+    for name in findings.sweeps:
+        figures = findings.figures[name]
+        table.add_row(figures.title, "4×8", described(figures.throughput_settings))
+        table.add_row("", "1×1", described(figures.latency_settings))
+    return table
+
+
+def _scale(findings: Findings) -> Table:
+    table = Table(title=f"Penstock, {TOTAL_OUTSTANDING} requests outstanding in all")
+    for column in ("clients", "rows/s", "lost against 4"):
+        table.add_column(column, justify="right")
+    for clients in findings.scale.samples:
+        loss = findings.scale.loss(clients)
+        table.add_row(
+            str(clients),
+            _number(findings.scale.rows_per_s(clients)),
+            "—" if loss is None else f"{100 * loss:.0f} %",
+        )
+    return table
+
+
+def _targets(verdicts: list[Verdict]) -> Table:
+    table = Table(title="Goals")
+    table.add_column("what")
+    for column in ("figure", "goal", "stretch"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    for verdict in verdicts:
+        table.add_row(
+            verdict.name,
+            f"{_number(verdict.figure)} {verdict.unit}",
+            f"{verdict.relation} {verdict.goal:,g}",
+            "" if verdict.stretch is None else f"{verdict.relation} {verdict.stretch:,g}",
+            _word(verdict),
+        )
+    return table
+
+
+def _word(verdict: Verdict) -> str:
+    if verdict.met is None:
+        return "[yellow]not measured[/]"
+    if not verdict.met:
+        return "[red]not met[/]"
+    return "[green]met, stretch too[/]" if verdict.stretch_met else "[green]met[/]"
+
+
+def _number(figure: float | None) -> str:
+    if figure is None:
+        return "—"
+    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

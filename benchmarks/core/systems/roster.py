@@ -1,0 +1,10 @@
+"""Which systems a run measures: ours, its peers, and the server that shows the driver's limit."""
+
+from benchmarks.core.systems.http_peers import BARE, LITSERVE, MOSEC
+from benchmarks.core.systems.interface import System
+from benchmarks.core.systems.mp_queue import MpQueue
+from benchmarks.core.systems.penstock_engine import PenstockEngine
+
+PENSTOCK = PenstockEngine()
+PEERS: list[System] = [MpQueue(), MOSEC, LITSERVE]
+DRIVER_LIMIT: System = BARE

@@ -1,0 +1,229 @@
+"""The run itself: an engine, clients, and kills of both, every one to two seconds each.
+
+Killed clients are replaced. In the end no more is killed, every client is told to finish, and the
+ledgers are judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.soak import leftovers
+from benchmarks.soak.ledger import Judgement, Reader
+from penstock import Engine
+from penstock.errors import PenstockError
+
+_ROOT = Path(__file__).resolve().parents[2]
+_WORK = Path(__file__).with_name("work.py")
+_SHORTEST, _LONGEST = 1.0, 2.0  # seconds between two kills
+_PROGRESS = 5.0
+_LAST_WORDS = 90.0
+
+
+@dataclass
+class Outcome:
+    """Everything that was counted."""
+
+    seconds: float = 0.0
+    judgement: Judgement = field(default_factory=Judgement)
+    killed_workers: int = 0
+    killed_clients: int = 0
+    clients: int = 0
+    restarts: int = 0
+    deaths: int = 0
+    engine_megabytes: tuple[float, float] = (0.0, 0.0)
+    worker_megabytes: tuple[float, float] = (0.0, 0.0)
+    faults: list[str] = field(default_factory=list)
+
+
+class ClientProcess:
+    """One client, its ledger and its end."""
+
+    def __init__(self, address: Path, folder: Path, index: int) -> None:
+        self.ledger = folder / f"client-{index}.ledger"
+        self.reader = Reader(self.ledger)
+        self.killed = False
+        self._errors = (folder / f"client-{index}.err").open("w+")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "benchmarks.soak.client"),
+                *(str(address), str(self.ledger), str(index << 40)),
+            ],
+            stdin=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=_ROOT,
+        )
+
+    def kill(self) -> None:
+        """Kill it, wherever it is."""
+        self.killed = True
+        self._process.kill()
+        self._process.wait()
+        self._finish()
+
+    def end(self, seconds: float) -> str:
+        """Let it finish what is open; returns what was wrong with that."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(max(seconds, 0.1))
+            fault = f"client exited with code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait()
+            fault = "client did not finish"
+        text = self._finish()
+        return f"{fault}: {text[-2000:]}" if fault else text[-2000:]
+
+    def ended_early(self) -> bool:
+        """Whether it has ended though nobody told it to."""
+        return self._process.poll() is not None
+
+    def _finish(self) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with self._errors as file:
+            file.seek(0)
+            return file.read().strip()
+
+
+class Campaign:
+    """A soak run."""
+
+    def __init__(self, folder: Path, workers: int, clients: int, seed: int) -> None:
+        self._folder = folder
+        self._wanted = clients
+        self._chance = random.Random(seed)
+        self._clients: list[ClientProcess] = []
+        self._finished: list[ClientProcess] = []
+        self._counts: Counter[str] = Counter()
+        self._outcome = Outcome()
+        self._engine = Engine(
+            f"{_WORK}:checksum",
+            folder=str(folder / "run"),
+            workers=workers,
+            max_batch=32,
+            restarts=1 << 20,
+            drain_timeout=5.0,
+        )
+
+    def run(self, seconds: float, progress: Callable[[float, str], None]) -> Outcome:
+        """Run for so long; `progress` is told every few seconds."""
+        mark = str(self._folder)
+        os.environ[leftovers.MARK] = mark
+        descriptors = leftovers.descriptors()
+        with self._engine:
+            self._soak(seconds, progress)
+            self._let_finish()
+            self._measure(last=True)
+        outcome = self._outcome
+        for process in leftovers.wait_for_none(mark, 10):
+            outcome.faults.append(f"left behind: process {process}")
+        more = leftovers.descriptors() - descriptors
+        if more > 0:
+            outcome.faults.append(f"left behind: {more} descriptors")
+        outcome.faults += [f"left behind: {path.name}" for path in (self._folder / "run").iterdir()]
+        for client in self._finished:
+            outcome.judgement.add(client.ledger, client.killed)
+        return outcome
+
+    def _soak(self, seconds: float, progress: Callable[[float, str], None]) -> None:
+        began = time.monotonic()
+        next_worker, next_client = (began + self._pause() for _ in range(2))
+        next_progress = began + _PROGRESS
+        measured = False
+        while (now := time.monotonic()) < began + seconds:
+            self._fill()
+            if now >= next_worker:
+                self._kill_worker()
+                next_worker = now + self._pause()
+            if now >= next_client:
+                self._kill_client()
+                next_client = now + self._pause()
+            if not measured and now >= began + min(10.0, seconds / 3):
+                measured = True
+                self._measure(last=False)
+            if now >= next_progress:
+                next_progress = now + _PROGRESS
+                progress(now - began, self._line())
+            time.sleep(0.02)
+        self._outcome.seconds = time.monotonic() - began
+
+    def _pause(self) -> float:
+        return self._chance.uniform(_SHORTEST, _LONGEST)
+
+    def _fill(self) -> None:
+        for client in [client for client in self._clients if client.ended_early()]:
+            self._clients.remove(client)
+            self._finished.append(client)
+            self._outcome.faults.append(f"client ended by itself: {client.end(1)}")
+        while len(self._clients) < self._wanted:
+            self._outcome.clients += 1
+            self._clients.append(
+                ClientProcess(self._engine.address, self._folder, self._outcome.clients)
+            )
+
+    def _kill_worker(self) -> None:
+        pids = [worker.pid for worker in self._engine.statistics().workers if worker.pid]
+        if pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(pids), signal.SIGKILL)
+                self._outcome.killed_workers += 1
+
+    def _kill_client(self) -> None:
+        client = self._chance.choice(self._clients)
+        self._clients.remove(client)
+        client.kill()
+        self._finished.append(client)
+        self._outcome.killed_clients += 1
+
+    def _let_finish(self) -> None:
+        until = time.monotonic() + _LAST_WORDS
+        for client in self._clients:
+            fault = client.end(until - time.monotonic())
+            if fault:
+                self._outcome.faults.append(fault)
+        self._finished += self._clients
+        self._clients = []
+
+    def _measure(self, last: bool) -> None:
+        """Memory of the engine and of its workers, and how often those were replaced."""
+        outcome = self._outcome
+        try:
+            now = self._engine.statistics()
+        except (PenstockError, TimeoutError) as error:
+            outcome.faults.append(f"the engine does not answer: {error}")
+            return
+        engine = leftovers.megabytes(now.pid)
+        worker = max(leftovers.megabytes(worker.pid) for worker in now.workers)
+        if not last:
+            outcome.engine_megabytes = (engine, engine)
+            outcome.worker_megabytes = (worker, worker)
+            return
+        outcome.engine_megabytes = (outcome.engine_megabytes[0], engine)
+        outcome.worker_megabytes = (outcome.worker_megabytes[0], worker)
+        outcome.restarts, outcome.deaths = now.restarts, now.deaths
+        busy = sum(client.outstanding for client in now.clients)
+        if busy or now.requests.queued:
+            outcome.faults.append(f"{busy} requests outstanding, {now.requests.queued} queued")
+
+    def _line(self) -> str:
+        for client in (*self._clients, *self._finished):
+            self._counts += client.reader.new_counts()
+        counts = ", ".join(
+            f"{count:,} {name}" for name, count in self._counts.items() if name != "asked" and count
+        )
+        outcome = self._outcome
+        return (
+            f"{outcome.killed_workers} workers, {outcome.killed_clients} clients killed; {counts}"
+        )

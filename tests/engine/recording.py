@@ -1,0 +1,78 @@
+"""The engine's effects, written down instead of done: what a core wanted, in order."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.transport import messages as m
+
+
+class Sent(NamedTuple):
+    """A message that the core sent, with its descriptor (-1: none)."""
+
+    peer: int
+    record: Any
+    descriptor: int
+
+
+class Recording:
+    """`Effects` that happen on paper. Descriptors are numbers that `lend` made up."""
+
+    def __init__(self) -> None:
+        self.clients: list[Sent] = []
+        self.workers: list[Sent] = []
+        self.disconnected: dict[int, str] = {}
+        self.started: list[int] = []
+        self.killed: list[int] = []
+        self.open: set[int] = set()
+        self._last_descriptor = 1_000
+
+    def lend(self) -> int:
+        """A new descriptor, to be handed to the core, which must close it once."""
+        self._last_descriptor += 1
+        self.open.add(self._last_descriptor)
+        return self._last_descriptor
+
+    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
+        """Sent to a client."""
+        self.clients.append(self._sent(client, data, descriptor))
+
+    def to_worker(self, worker: int, data: bytes, descriptor: int = -1) -> None:
+        """Sent to a worker."""
+        self.workers.append(self._sent(worker, data, descriptor))
+
+    def disconnect(self, client: int, reason: str) -> None:
+        """A client that broke the protocol."""
+        assert reason
+        self.disconnected.setdefault(client, reason)
+
+    def start_worker(self, index: int) -> int:
+        """A worker's process."""
+        self.started.append(index)
+        return 50_000 + len(self.started)
+
+    def kill_worker(self, index: int) -> None:
+        """Its end."""
+        self.killed.append(index)
+
+    def close(self, descriptor: int) -> None:
+        """Each descriptor is closed once, and only if it was open."""
+        assert descriptor in self.open, f"descriptor {descriptor} is not open"
+        self.open.remove(descriptor)
+
+    def take_clients(self) -> list[Sent]:
+        """What was sent to clients since the last time."""
+        sent, self.clients = self.clients, []
+        return sent
+
+    def take_workers(self) -> list[Sent]:
+        """What was sent to workers since the last time."""
+        sent, self.workers = self.workers, []
+        return sent
+
+    def _sent(self, peer: int, data: bytes, descriptor: int) -> Sent:
+        assert len(data) <= m.MAX_MESSAGE
+        record = m.decode(data)
+        assert descriptor == -1 or descriptor in self.open, f"{record} with a closed descriptor"
+        assert (descriptor >= 0) == bool(m.descriptors_of(record)), record
+        return Sent(peer, record, descriptor)

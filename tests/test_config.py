@@ -1,0 +1,182 @@
+"""Settings: refused when unknown or impossible, the same on the other side of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.config import (
+    EngineConfig,
+    Model,
+    from_json,
+    models_of,
+    parse_bytes,
+    source_text,
+    to_json,
+)
+from penstock.engine.owner import Engine
+from penstock.errors import ConfigError
+from penstock.spec import TensorSpec
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(TypeError, match="wrokers"):
+        EngineConfig(wrokers=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="batch"):
+        Model("a:b", batch=2)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"unknown setting 'wrokers'.*workers"):
+        Engine("a:b", wrokers=2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 0},
+        {"workers": True},
+        {"workers": "2"},
+        {"workers": 1.5},
+        {"client_memory": 1},
+        {"client_requests": 0},
+        {"queue_rows": 0},
+        {"queue_rows": 10.5},
+        {"restarts": -1},
+        {"run_timeout": 0},
+        {"run_timeout": float("nan")},
+        {"run_timeout": float("inf")},
+        {"load_timeout": -3},
+        {"drain_timeout": -1},
+        {"restart_refill": 0},
+        {"name": "../up"},
+        {"name": "a b"},
+    ],
+)
+def test_impossible_engine_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        EngineConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_batch": 0},
+        {"max_batch": 65_537},
+        {"max_batch": "32"},
+        {"max_batch": 2.5},
+        {"name": "a/b"},
+        {"inputs": "float32"},
+        {"inputs": {}},
+        {"outputs": ("float77", ())},
+    ],
+)
+def test_impossible_model_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Model("module:function", **settings)  # type: ignore[arg-type]
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EngineConfig().workers = 3  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Model("a:b").max_batch = 3  # type: ignore[misc]
+
+
+def test_every_setting_of_a_command_has_a_help_text() -> None:
+    for field in dataclasses.fields(EngineConfig):
+        assert field.name == "name" or field.metadata["help"]
+
+
+def test_settings_are_the_same_behind_json() -> None:
+    models = (
+        Model("a:b", inputs={"x": ("float32", (None, 3)), "y": ("string", ())}, max_batch=7),
+        Model("c:d", name="other", outputs=("bfloat16", (2,)), batched=False),
+    )
+    config = EngineConfig(name="n", workers=3, run_timeout=1.5, group="staff")
+    again, config_again, extra = from_json(to_json(models, config, index=4, sys_path=["p"]))
+    assert again == models
+    assert again[0].inputs[0] == TensorSpec("float32", (None, 3), "x")
+    assert config_again == config
+    assert extra == {"index": 4, "sys_path": ["p"]}
+
+
+def test_models_get_names_from_their_sources() -> None:
+    assert Model("package.module:score").name == "score"
+    assert Model("folder/net.keras").name == "net"
+    assert Model("m:Outer.inner").name == "Outer.inner"
+    assert Model("m:_hidden").name == "hidden"
+
+
+def test_sources() -> None:
+    assert source_text("a.b:c") == "a.b:c"
+    assert source_text("file.py:f") == f"{os.getcwd()}/file.py:f"
+    assert source_text(Path("x.keras")) == "x.keras"
+    assert source_text(os.path.join) == "posixpath:join"
+    assert source_text(Path) in ("pathlib:Path", "pathlib._local:Path")
+
+
+def test_sources_that_no_worker_can_import_are_refused() -> None:
+    def inner(x: object) -> object:
+        return x
+
+    with pytest.raises(ConfigError, match="top level"):
+        Model(inner)
+    with pytest.raises(ConfigError, match="top level"):
+        Model(lambda x: x)
+    with pytest.raises(ConfigError, match="text or a function"):
+        Model(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="empty"):
+        Model("")
+
+
+def test_a_function_of_the_script_itself_is_refused_with_advice() -> None:
+    def main_function() -> None: ...
+
+    main_function.__module__ = "__main__"
+    main_function.__qualname__ = "main_function"
+    with pytest.raises(ConfigError, match=r"file\.py:main_function"):
+        Model(main_function)
+
+
+def test_models_by_name_in_a_list_and_alone() -> None:
+    assert [model.name for model in models_of("m:f")] == ["f"]
+    assert [model.name for model in models_of(["m:f", Model("m:g", name="h")])] == ["f", "h"]
+    named = models_of({"a": "m:f", "b": Model("m:f", max_batch=3)})
+    assert [(model.name, model.max_batch) for model in named] == [("a", 32), ("b", 3)]
+
+
+@pytest.mark.parametrize("models", [[], {}, ["m:f", "n:f"]])
+def test_no_models_or_two_of_one_name_are_refused(models: object) -> None:
+    with pytest.raises(ConfigError):
+        models_of(models)
+
+
+def test_model_settings_of_an_engine_belong_to_a_single_source() -> None:
+    assert Engine("m:f", max_batch=5).model_settings[0].max_batch == 5
+    for several in (["m:f"], {"a": "m:f"}, Model("m:f")):
+        with pytest.raises(ConfigError, match=r"penstock\.Model"):
+            Engine(several, max_batch=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        (4096, 4096),
+        ("512M", 512 << 20),
+        ("4G", 4 << 30),
+        ("1.5GiB", 3 << 29),
+        (" 2 kb ", 2048),
+        ("1t", 1 << 40),
+        ("10B", 10),
+    ],
+)
+def test_sizes_in_bytes(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "4X", "4 G B", "nan", "0x10"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="for example 4G"):
+        parse_bytes(text)

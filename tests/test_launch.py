@@ -1,0 +1,96 @@
+"""Starting processes: settings and descriptors arrive, and descendants can be found and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import launch
+from tests.conditions import is_alive, until
+
+_PROBE = """
+import json, os, sys
+from penstock import launch
+
+settings, descriptors = launch.read_settings(sys.argv)
+os.write(descriptors["out"], json.dumps({
+    "settings": settings,
+    "inheritable": os.get_inheritable(descriptors["out"]),
+    "open": sorted(map(int, os.listdir("/proc/self/fd"))),
+    "session": os.getsid(0),
+    "group": os.getpgid(0),
+    "pid": os.getpid(),
+    "stdin": os.readlink("/proc/self/fd/0"),
+}).encode())
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "launch_probe.py").write_text(_PROBE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return "launch_probe"
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_settings_and_descriptors_arrive(probe: str, detached: bool) -> None:
+    reader, writer = os.pipe()
+    text = "ü" * 200_000
+    process = launch.start(probe, text, {"out": writer}, detached=detached)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        told = json.loads(file.read())
+    assert process.wait(20) == 0
+    assert told["settings"] == text
+    assert not told["inheritable"]
+    assert told["stdin"] == "/dev/null"
+    assert told["group"] == told["pid"]
+    assert (told["session"] == told["pid"]) == detached
+    # 0 to 2, the descriptor, and the one that lists them; not the settings' own.
+    assert len(told["open"]) == 5
+
+
+def test_nothing_is_left_open_in_the_caller(probe: str) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with open(os.devnull, "wb") as out:
+        process = launch.start(probe, "", {"out": out.fileno()}, detached=True)
+        process.wait(20)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("arguments", [["penstock.engine"], ["m", "x"], ["m", "1", "2"]])
+def test_started_by_hand_it_says_so(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="not by hand"):
+        launch.read_settings(arguments)
+
+
+def test_descendants_in_sessions_of_their_own_are_killed() -> None:
+    sleeper = f"{sys.executable} -c 'import time; time.sleep(600)'"
+    script = f"setsid {sleeper} & {sleeper} & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline()
+        until(lambda: len(launch.children(shell.pid)) == 2)
+        below = launch.children(shell.pid)
+        launch.kill_descendants(shell.pid)
+        until(lambda: not any(is_alive(pid) for pid in below))
+        assert shell.wait(20) == 0
+
+
+def test_a_process_that_is_not_there_has_no_children() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait(20)
+    assert launch.children(process.pid) == []
+    launch.kill_descendants(process.pid)
+
+
+def test_exits_in_words() -> None:
+    assert launch.exit_text(3) == "it exited with code 3"
+    assert launch.exit_text(-signal.SIGKILL) == "it was killed by SIGKILL"
+    assert launch.exit_text(-99) == "it was killed by signal 99"
