@@ -103,6 +103,15 @@ class Room:
         """A client submits one request of one row in segment 1, unless it says otherwise."""
         self.say(client, m.Submit([item(number, **changes)]))
 
+    def learn(self, client: int, *, rows: int = 1, layout: int = 1) -> None:
+        """Let the engine see how long so many rows take: then it sends the next batch early."""
+        self.submit(client, 10_000, rows=rows, layout=layout)
+        self.step()
+        (run,) = self.runs()
+        self.answer(run.peer, run.record.batch)
+        self.step()
+        self.effects.take_clients()
+
     def step(self, passes: int = 0) -> None:
         """Time passes, and the engine does what is due."""
         self.now += passes

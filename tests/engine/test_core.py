@@ -11,6 +11,7 @@ from penstock.engine.workers import WorkerState
 from penstock.errors import Kind
 from penstock.spec import TensorSpec
 from penstock.transport import messages as m
+from penstock.transport.layouts import LayoutNumbers
 from tests.engine.room import INPUT, MODELS, OUTPUT, SECOND, Room, believed_segments, ends_of, item
 
 
@@ -190,6 +191,9 @@ def test_requests_with_few_rows_end_in_every_way(room: Room, rows: int, how: str
 
 def test_new_output_layouts_do_not_change_answers_on_their_way(room: Room) -> None:
     client = room.connect()
+    room.learn(client, layout=2)
+    room.core.clients[client].output_layouts = LayoutNumbers()
+    room.core.clients[client].last_layout = (0, ())
     for number in (1, 2):
         room.submit(client, number, layout=2)
     room.step()
@@ -359,6 +363,7 @@ def test_a_segment_outlives_its_client_while_it_is_used(room: Room) -> None:
 
 def test_what_had_begun_is_suspect_and_what_had_not_comes_again(room: Room) -> None:
     client = room.connect()
+    room.learn(client, rows=4)
     for number in range(8):
         room.submit(client, number)
     room.step()
@@ -458,6 +463,7 @@ def test_requests_of_a_dead_worker_move_only_after_its_exit(pair_room: Room) -> 
 
 def test_what_is_not_batched_is_not_repeated(room: Room) -> None:
     client = room.connect()
+    room.learn(client, layout=2)
     room.submit(client, 1, layout=2)
     room.submit(client, 2, layout=2)
     room.step()

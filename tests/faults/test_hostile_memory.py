@@ -440,12 +440,7 @@ def test_the_publics_own_memory_may_be_rewritten_too(start, client, bystander):
     other = client(engine)
     other.predict(row(Verb.ANSWER, 0, 1, 61)[None])
     arena = other._sessions[0]._arena
-    views: list[memoryview] = []
-
-    def collect(mapping: segment.Mapping) -> None:
-        views.append(mapping.view)
-
-    arena.each_memory(collect)
+    views = [block.memory.view for block in arena._blocks.values()]
     ends = threading.Event()
 
     def scribble() -> None:

@@ -21,6 +21,7 @@ class FakeRunner:
 
     name: int = 0
     free_at: int = 0
+    late_at: int = 1 << 62
     alone: bool = False
     batches: list[Decision] = field(default_factory=list)
 
@@ -278,6 +279,16 @@ def test_of_two_busy_workers_the_one_that_is_free_first_is_chosen() -> None:
     decision = batcher.next_batch([late, soon], 0)
     assert decision is not None
     assert decision.runner is soon
+
+
+def test_a_worker_that_is_overdue_gets_nothing_more() -> None:
+    """It may hang, or run for minutes: whatever went to it would wait behind that."""
+    batcher, lane = Batcher(), _lane(max_batch=1)
+    runner = FakeRunner(late_at=10)
+    runner.give(Decision(runner, lane, [], False), 0, takes=5)
+    _added(batcher, lane)
+    assert batcher.next_batch([runner], 10) is None
+    assert batcher.next_batch([runner], 9) is not None
 
 
 # ── everything at once, against a model ────────────────────────────────────────────────────────

@@ -116,12 +116,6 @@ class ArenaMachine(RuleBasedStateMachine):
         for slot in self.leased.values():
             assert slot.block.number in self.outside.segments
 
-    @invariant()
-    def visits_every_memory(self) -> None:
-        seen: list[str] = []
-        self.arena.each_memory(seen.append)
-        assert sorted(seen) == sorted(f"memory {n}" for n in self.outside.segments)
-
 
 TestArena = ArenaMachine.TestCase
 TestArena.settings = settings(max_examples=60, stateful_step_count=50)

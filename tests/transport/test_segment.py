@@ -215,7 +215,6 @@ def test_a_forked_child_does_not_have_it(descriptor: int) -> None:
     assert len(_maps_with("penstock")) == 1
     child = os.fork()
     if child == 0:
-        mapping.abandon_in_child()
         inherited = len(_maps_with("penstock"))
         del mapping  # must unmap nothing: the range may belong to somebody else here
         os._exit(inherited)
@@ -226,14 +225,13 @@ def test_a_forked_child_does_not_have_it(descriptor: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_that_abandoned_it_keeps_what_lies_there_now(descriptor: int) -> None:
+def test_a_child_keeps_what_lies_there_now(descriptor: int) -> None:
     mapping = Mapping(descriptor, _SIZE)
     line = _maps_with("penstock")[0]
     begin = int(line.partition("-")[0], 16)
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        mapping.abandon_in_child()
         ours = _map_at(begin)
         del mapping
         os._exit(0 if ours is not None and _still_mapped(begin) else 1)

@@ -43,7 +43,8 @@ class Answer(Future[Any]):
         if not was_cancelled:
             with contextlib.suppress(InvalidStateError, RuntimeError):
                 self.set_running_or_notify_cancel()
-            self._session.cancel(self._call)
+            if self._session.pid == os.getpid():
+                self._session.cancel(self._call)
         return True
 
     def result(self, timeout: float | None = None) -> Any:
@@ -66,7 +67,7 @@ class Answer(Future[Any]):
             super().add_done_callback(fn)
         else:
             super().add_done_callback(lambda answer: _callbacks.run(fn, answer))
-            self._session.reader.need_thread()
+            self._waited_for()
 
     @property
     def over(self) -> bool:
@@ -76,6 +77,13 @@ class Answer(Future[Any]):
     def add_quick_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call `fn(answer)` in the thread that reads: it must not wait for anything."""
         super().add_done_callback(fn)
+        self._waited_for()
+
+    def _waited_for(self) -> None:
+        """Somebody waits who does not read."""
+        if self._session.pid != os.getpid():
+            return
+        self._session.send_outbox()
         self._session.reader.need_thread()
 
     def resolve(self, value: Any, error: BaseException | None) -> None:

@@ -57,6 +57,8 @@ class Client:
         self._sessions: list[Session] = []  # the same, for the finalizer
         self._lock = threading.Lock()
         self._closed = False
+        self._attempts = 0
+        self._failure: PenstockError | None = None
         weakref.finalize(self, _let_go, self._sessions)
         fork.register(self)
 
@@ -66,8 +68,8 @@ class Client:
 
     def close(self) -> None:
         """End the connection. Calls that are open fail with `EngineClosed`."""
+        self._closed = True
         with self._lock:
-            self._closed = True
             _close_all(self._sessions)
 
     def __enter__(self) -> Client:
@@ -192,7 +194,10 @@ class Client:
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
         """A snapshot of what the engine does and has done."""
-        return statistics_of(self._session().ask(timeout))
+        session = self._current
+        if session is None or session.closed is not None:
+            session = self._session()
+        return statistics_of(session.ask(timeout))
 
     @property
     def connected(self) -> bool:
@@ -257,16 +262,40 @@ class Client:
         session = self._current
         if session is not None and session.usable:
             return session
+        attempts = self._attempts
         with self._lock:
+            session = self._current
+            if session is not None and session.usable:
+                return session
             if self._closed:
                 raise EngineClosed("this client was closed")
-            session = self._current
-            if session is None or not session.usable:
-                _close_all(self._sessions)
-                session = _open(self.address, self._label, self._wait)
-                self._sessions.append(session)
-                self._current = session
+            if attempts != self._attempts and self._failure is not None:
+                raise self._failure  # another thread has tried while this one waited
+            if session is not None and session.closed is None and session.busy:
+                raise EngineClosed(f"the engine at {self.address} is shutting down")
+            _close_all(self._sessions)
+            try:
+                session = self._open()
+                self._failure = None
+            except PenstockError as error:
+                self._failure = error
+                raise
+            finally:
+                self._attempts += 1
+            self._sessions.append(session)
+            self._current = session
         return session
+
+    def _open(self) -> Session:
+        """Connect, trying again until the engine is there and ready or the time is up."""
+        until = time.monotonic() + self._wait
+        while True:
+            try:
+                return Session.open(self.address, self._label or f"pid {os.getpid()}", until)
+            except EngineClosed:
+                if self._closed or time.monotonic() + _RETRY_SECONDS >= until:
+                    raise
+                time.sleep(_RETRY_SECONDS)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's; the next call makes one of this process's own."""
@@ -275,18 +304,6 @@ class Client:
             session.abandon_in_child()
         self._sessions.clear()
         self._current = None
-
-
-def _open(address: Path, label: str, wait: float) -> Session:
-    """Connect, trying again until the engine is there and ready or the time is up."""
-    until = time.monotonic() + wait
-    while True:
-        try:
-            return Session.open(address, label or f"pid {os.getpid()}", until)
-        except EngineClosed:
-            if time.monotonic() + _RETRY_SECONDS >= until:
-                raise
-            time.sleep(_RETRY_SECONDS)
 
 
 def _close_all(sessions: list[Session]) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.client.session import Session
 
 _GRACE = 5_000_000  # nanoseconds
+_GATHER = 500_000
 _AT_ONCE = 64
 _READ = select.POLLIN
 _READ_WRITE = select.POLLIN | select.POLLOUT
@@ -55,8 +56,10 @@ class Reader:
         self._charge = threading.Lock()
         self._waiting: set[Answer] = set()
         self._timer = Timer(_GRACE)
+        self._send_timer = Timer(_GATHER)
         self._thread_bell = Bell()
         self._leader_bell = Bell()
+        self._signals = (self._thread_bell, self._leader_bell, self._timer, self._send_timer)
         self._parked = False
         self._leader_poll = _poll_on(self._channel, self._leader_bell)
         self.thread = threading.Thread(target=self._run, name="penstock-reader", daemon=True)
@@ -74,6 +77,8 @@ class Reader:
             return
         try:
             self._timer.stop()
+            self._send_timer.stop()
+            self._session.send_outbox()
             self._lead(answer, timeout)
         finally:
             self._charge.release()
@@ -84,15 +89,19 @@ class Reader:
 
     def follow(self, answer: Answer) -> None:
         """A caller waits for this answer in the ordinary way."""
+        self._session.send_outbox()
         self._waiting.add(answer)
 
     def unfollow(self, answer: Answer) -> None:
         """It does not any more."""
         self._waiting.discard(answer)
 
-    def sent(self) -> None:
-        """Something was sent: its answer must be read soon, by whomever."""
-        if self._parked:
+    def sent(self, gathered: bool) -> None:
+        """A request was made: its answer must be read soon, by whomever, and it must be sent soon
+        if it was only `gathered`."""
+        if gathered:
+            self._send_timer.set()
+        elif self._parked:
             self._timer.set()
 
     def need_thread(self) -> None:
@@ -133,8 +142,8 @@ class Reader:
 
     def _run(self) -> None:
         reason = self._gone()
-        reading = _poll_on(self._channel, self._thread_bell)
-        parking = _poll_on(self._timer, self._thread_bell)
+        reading = _poll_on(self._channel, self._thread_bell, self._send_timer)
+        parking = _poll_on(self._timer, self._thread_bell, self._send_timer)
         try:
             while self._session.closed is None:
                 if self._parked:
@@ -150,8 +159,8 @@ class Reader:
             self.interrupt()
             if self._parked:
                 self._charge.acquire()  # a leader leaves when it sees that the session has ended
-            self._channel.close()
-            for signal in (self._thread_bell, self._leader_bell, self._timer):
+            self._channel.end()
+            for signal in self._signals:
                 signal.close()
 
     def _read(self, reading: select.poll) -> None:
@@ -165,11 +174,20 @@ class Reader:
 
     def _park(self, parking: select.poll) -> None:
         left = self._session.until_deadline()
-        parking.poll(None if left is None else left / 1e6)
+        ready = [fd for fd, _ in parking.poll(None if left is None else left / 1e6)]
+        self._send_late(ready)
+        if ready == [self._send_timer.fileno()]:
+            self._timer.set()
+            return
         self._timer.clear()
         self._thread_bell.clear()
         if self._charge.acquire(blocking=False):
             self._parked = False
+
+    def _send_late(self, ready: list[int]) -> None:
+        if self._send_timer.fileno() in ready:
+            self._send_timer.clear()
+            self._session.send_outbox()
 
     def _wait(self, poll: select.poll, nanoseconds: int | None, bell: Bell) -> None:
         """Wait for the connection, the bell, or a deadline."""
@@ -179,8 +197,11 @@ class Reader:
         ready = poll.poll(None if nanoseconds is None else nanoseconds / 1e6)
         if writing:
             poll.modify(self._channel, _READ)
-        if any(descriptor == bell.fileno() for descriptor, _ in ready):
-            bell.clear()
+        for descriptor, _ in ready:
+            if descriptor == bell.fileno():
+                bell.clear()
+            elif descriptor == self._send_timer.fileno():
+                self._send_late([descriptor])
 
     def _take(self, most: int = _AT_ONCE) -> None:
         """What has come: write what waits, handle messages, expire calls."""
@@ -197,7 +218,7 @@ class Reader:
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: these are the parent's."""
-        for signal in (self._thread_bell, self._leader_bell, self._timer):
+        for signal in self._signals:
             signal.close_in_child()
 
 

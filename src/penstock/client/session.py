@@ -5,6 +5,9 @@ Callers' threads lease slots, write their rows and send `Submit` (`send_piece`);
 again only by its request's terminal message, whatever became of the caller meanwhile. When the
 connection ends, every open call fails with `EngineClosed` and the segments are abandoned.
 
+Requests that are made while others are on their way are gathered and sent together: when the caller
+waits for an answer, when there are enough of them, or after half a millisecond.
+
 One lock guards everything that both sides touch; `changed` is notified when a slot, a credit or the
 engine's state changes. Never held while rows are copied or answers are resolved.
 """
@@ -41,6 +44,7 @@ from penstock.transport.tensors import Array
 
 _BACKLOG = 64 << 20
 _SUBMIT = b"\5"
+_TOGETHER = 16
 
 
 class WouldBlock(Exception):
@@ -70,6 +74,8 @@ class Session:
         self._layouts: LayoutNumbers[Kind] = LayoutNumbers()
         self._deadlines: list[tuple[int, int, Call]] = []
         self._waiters = 0
+        self._writing = 0  # slots that callers are writing just now
+        self._outbox: list[bytes] = []  # requests to be sent together
 
     @classmethod
     def open(cls, path: Path, label: str, until: float) -> Session:
@@ -143,11 +149,13 @@ class Session:
             plan.write(slot.block.memory.view, slot.offset, arrays, start, stop)
         except BaseException:
             with self.changed:
+                self._writing -= 1
                 self._arena.free(slot)
                 self.changed.notify_all()
             raise
         piece = Piece(call, start, rows, slot, input_bytes)
         with self.lock:
+            self._writing -= 1
             if self.closed is not None or call.over:
                 self._arena.free(slot)
                 if self.closed is not None:
@@ -156,12 +164,12 @@ class Session:
             number = piece.number = next(self._numbers)
             layout, new = self._layouts.number(kind)
             if new:
+                self._send_outbox()  # what is gathered may use the number's old meaning
                 self._send(m.encode(m.Layout(layout, kind.model, kind.signature)))
             slot.submit()
             self.pending[number] = call.open_pieces[number] = piece
-            self._send(
-                _SUBMIT
-                + m.SUBMIT_ITEM.pack(
+            self._outbox.append(
+                m.SUBMIT_ITEM.pack(
                     number,
                     slot.block.number,
                     layout,
@@ -174,7 +182,21 @@ class Session:
                     call.deadline,
                 )
             )
-        self.reader.sent()
+            if len(self.pending) == len(self._outbox) or len(self._outbox) >= _TOGETHER:
+                self._send_outbox()
+        self.reader.sent(bool(self._outbox))
+
+    def send_outbox(self) -> None:
+        """Send the requests that were gathered: somebody waits for them, or has waited."""
+        if self._outbox:
+            with self.lock:
+                self._send_outbox()
+
+    def _send_outbox(self) -> None:
+        if self._outbox:
+            data = _SUBMIT + b"".join(self._outbox)
+            self._outbox.clear()
+            self._send(data)
 
     def free(self, pieces: list[Piece]) -> None:
         """The requests of these pieces have ended: their slots may be used again."""
@@ -192,6 +214,7 @@ class Session:
         with self.changed:
             numbers = list(call.open_pieces)
             if self.closed is None and numbers:
+                self._send_outbox()
                 for data in m.encode_items(m.Cancel, (n.to_bytes(8, "little") for n in numbers)):
                     self._send(data)
             self.changed.notify_all()
@@ -233,7 +256,7 @@ class Session:
                 raise self.closed
             if call.over:
                 return None
-            if len(self.pending) < self._credits and len(call.open_pieces) < window:
+            if len(self.pending) + self._writing < self._credits and len(call.open_pieces) < window:
                 try:
                     slot = self._arena.lease(size)
                 except TooLarge:
@@ -244,12 +267,14 @@ class Session:
                 except OSError as error:
                     raise Overloaded(f"no shared memory for {size} bytes: {error}") from None
                 if slot is not None:
+                    self._writing += 1
                     return slot
             if not block:
                 raise WouldBlock
             left = (call.deadline - time.monotonic_ns()) / 1e9 if call.deadline else None
             if left is not None and left <= 0:
                 raise DeadlineExceeded("no slot became free before the deadline")
+            self._send_outbox()
             self.reader.need_thread()
             self._waiters += 1
             try:
@@ -345,4 +370,3 @@ class Session:
         self.usable = False
         self.channel.close()
         self.reader.abandon_in_child()
-        self._arena.each_memory(segment.Mapping.abandon_in_child)

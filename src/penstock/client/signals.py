@@ -47,7 +47,8 @@ class Bell:
 
     def close_in_child(self) -> None:
         """After a fork, in the child, where another thread's lock may be held for ever."""
-        os.close(self._fd)
+        descriptor, self._fd = self._fd, -1
+        os.close(descriptor)
 
 
 class _Spec(ctypes.Structure):
@@ -109,4 +110,5 @@ class Timer:
 
     def close_in_child(self) -> None:
         """After a fork, in the child, where another thread's lock may be held for ever."""
-        os.close(self._fd)
+        descriptor, self._fd = self._fd, -1
+        os.close(descriptor)

@@ -127,7 +127,7 @@ class Core:
         if self.drain_until is None:
             return False
         busy = self.batcher.jobs or any(worker.batches for worker in self.workers)
-        return not busy or now >= self.drain_until or bool(self.health.hopeless)
+        return not busy or now >= self.drain_until or self.health.nobody_left()
 
     def end_all(self) -> None:
         """Every request that is left ends now: the engine does."""
@@ -165,7 +165,6 @@ class Core:
         if client is None:
             return
         client.gone = True
-        self.batcher.patience.left(number)
         for request in list(client.requests.values()):
             self.cancel(request)
         for segment in client.segments.values():
@@ -363,7 +362,6 @@ class Core:
 
     def _settle(self, job: Job, signature: Signature) -> None:
         request = job.owner
-        self.batcher.patience.answered(job.fairness)
         if job.rows == request.rows:
             request.settled(job.rows)
             self.answers.done(request, signature)

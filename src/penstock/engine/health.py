@@ -50,6 +50,10 @@ class Health:
         """The workers that can be given batches."""
         return [worker for worker in self._core.workers if worker.state is WorkerState.READY]
 
+    def nobody_left(self) -> bool:
+        """Whether every worker is down: nothing runs unless one is started."""
+        return all(worker.state is WorkerState.DOWN for worker in self._core.workers)
+
     def loaded(self, worker: Worker, now: int) -> None:
         """A worker can be given batches."""
         if worker.state is not WorkerState.STARTING:

@@ -89,7 +89,7 @@ class Engine:
             return
         drain = self.config.drain_timeout if drain is None else drain
         with contextlib.suppress(ProcessLookupError, EngineClosed):
-            if client is not None and process.poll() is None:
+            if client is not None and client.connected:
                 client.stop_engine(drain)
             else:
                 process.send_signal(signal.SIGTERM)

@@ -33,6 +33,7 @@ class WorkerProcess:
             theirs.close()
         self.index = index
         self.channel = Channel(ours, _BACKLOG)
+        self.broken = False  # it said something that is no message: nothing more is read
         self.pidfd = os.pidfd_open(self.popen.pid)
         self._stopped_since = 0.0
 

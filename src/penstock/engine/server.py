@@ -32,7 +32,6 @@ from penstock.transport import rendezvous
 from penstock.transport.channel import Channel, Closed, Flooded, Oversized
 
 _TICK = 1.0
-_NAP = 0.001
 _STOPPED_LIMIT = 1.0
 _MESSAGES_AT_ONCE = 64
 _FLUSH_LIMIT = 1.0
@@ -114,9 +113,6 @@ class Server:
         now = time.monotonic_ns()
         wakeup = self._core.wakeup(now)
         wait = _TICK if wakeup is None else min(_TICK, max(0, wakeup - now) / 1e9)
-        if self._core.batcher.holding and wait < _NAP:
-            time.sleep(wait)  # not woken by every row of those it waits for
-            wait = 0
         self._poller.wait(wait)
         now = time.monotonic_ns()
         self._core.step(now)
@@ -275,6 +271,8 @@ class Server:
     # ── workers ────────────────────────────────────────────────────────────────────────────────
 
     def _from_worker(self, process: WorkerProcess, drain: bool = False) -> None:
+        if process.broken:
+            return
         try:
             if process.channel.wants_write and not process.channel.flush():
                 self._poller.watch_write(process.channel.fileno(), False)
@@ -283,6 +281,7 @@ class Server:
                 if not drain:
                     return  # there is seldom more; the poller calls again if there is
         except (Closed, Oversized, m.Malformed) as error:
+            process.broken = True
             self._poller.remove(process.channel.fileno())
             worker = self._core.workers[process.index]
             if isinstance(error, Closed):

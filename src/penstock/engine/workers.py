@@ -15,6 +15,7 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.segments import Segment
+from penstock.scheduling.batcher import LEAD
 from penstock.scheduling.queue import Job, Lane
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
@@ -60,6 +61,7 @@ class Worker:
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.running_since = 0
         self.free_at = 0
+        self.late_at = 0
         self.alone = False
         self.run_layouts: LayoutNumbers[Lane] = LayoutNumbers(256)
         self.output_layouts: dict[int, Signature] = {}
@@ -119,6 +121,7 @@ class Worker:
             self.running_since = self.free_at = now
         self.batches[batch.number] = batch
         self.free_at += expected
+        self.late_at = self.free_at + max(expected, LEAD) if expected else now
         self.alone = batch.alone
 
     def finished(self, number: int, now: int) -> Batch | None:

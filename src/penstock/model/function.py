@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.errors import InputError, ModelError, ModelLoadError
-from penstock.spec import ModelSpec, Signature, TensorSpec
+from penstock.errors import ConfigError, InputError, ModelError, ModelLoadError
+from penstock.spec import MAX_TENSORS, ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, encode_strings
 
 
@@ -61,8 +61,11 @@ class Function:
 def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:
     """A model's outputs as contiguous arrays with a signature. Raises `ModelError`."""
     named = list(outputs.items()) if isinstance(outputs, Mapping) else [("", outputs)]
-    if not named:
-        raise ModelError("the model returned an empty dict")
+    names = {str(name) for name, _ in named}
+    if not named or len(names) < len(named) or len(named) > MAX_TENSORS:
+        raise ModelError(
+            f"expected 1 to {MAX_TENSORS} outputs of different names, got {[n for n, _ in named]}"
+        )
     tensors: list[TensorSpec] = []
     arrays: list[Array] = []
     for name, value in named:
@@ -81,6 +84,9 @@ def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:
                 array = encode_strings(array, label)
         except InputError as error:
             raise ModelError(str(error)) from None
-        tensors.append(TensorSpec(dtype, array.shape[1:], str(name)))
+        try:
+            tensors.append(TensorSpec(dtype, array.shape[1:], str(name)))
+        except ConfigError as error:
+            raise ModelError(f"{label}: {error}") from None
         arrays.append(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
     return tuple(tensors), arrays

@@ -1,7 +1,6 @@
 """Which requests form the next batch. Pure: no I/O, and the time is an argument.
 
 - `queue`: what waits, by model and shape, priority and fairness key
-- `patience`: whether an idle worker should wait a little for those who were just answered
 - `estimates`: how long a batch of so many rows takes, kept up to date
 - `batcher`: when a batch leaves, and with whom
 

@@ -1,10 +1,9 @@
 """When a batch leaves, to whom, and with which jobs in it.
 
 The first rule set: *take what waits, up to the largest batch, when a worker is nearly free*. A
-worker that is idle gets a batch at once, or after a short wait for clients that were just answered
-(`patience`). A busy one gets its next batch early only when a full one waits or when it will be
-free within `LEAD`, the time that a message takes to reach it: before that, every row that still
-arrives can join.
+worker that is idle gets a batch at once. A busy one gets its next batch early only when a full one
+waits or when it will be free within `LEAD`, the time that a message takes to reach it: before that,
+every row that still arrives can join. A worker that is overdue gets nothing more: it may hang.
 
 Suspects are rows of a batch whose worker died. Nobody is guilty yet: they run one row at a time, on
 a worker that has nothing else, after everything that was waiting when they fell under suspicion;
@@ -18,7 +17,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.scheduling.patience import Patience
 from penstock.scheduling.queue import Job, Lane, Queue
 
 LEAD = 100_000  # nanoseconds
@@ -26,9 +24,13 @@ DEPTH = 2
 
 
 class Runner(Protocol):
-    """What the batcher sees of a worker that is ready."""
+    """What the batcher sees of a worker that is ready.
+
+    `free_at` is when it will probably have finished what it has, `late_at` when it is overdue.
+    """
 
     free_at: int
+    late_at: int
     alone: bool
 
     @property
@@ -45,27 +47,13 @@ class Decision(NamedTuple):
     alone: bool
 
 
-class Hold(NamedTuple):
-    """A batch that is held back: until when, and how many rows it had when that began."""
-
-    until: int
-    rows: int
-
-
 class Batcher:
     """Keeps what waits and says what runs next."""
 
     def __init__(self) -> None:
         self.queue = Queue()
-        self.patience = Patience()
         self._suspects: deque[Job] = deque()
         self._suspected_rows = 0
-        self._held: dict[Lane, Hold] = {}
-
-    @property
-    def holding(self) -> bool:
-        """Whether a batch is held back for a moment, so that more can join."""
-        return bool(self._held)
 
     @property
     def rows(self) -> int:
@@ -80,7 +68,6 @@ class Batcher:
     def add(self, job: Job, *, again: bool = False) -> None:
         """A job wants to run; `again`: its worker died before it was begun."""
         self.queue.add(job, front=again)
-        self.patience.asked(job.fairness)
 
     def suspect(self, job: Job) -> None:
         """A single row whose worker died: it runs alone, after those who wait now."""
@@ -100,8 +87,6 @@ class Batcher:
             self._suspected_rows -= job.rows
         else:
             self.queue.remove(job)
-            if not job.lane.levels:
-                self._held.pop(job.lane, None)
 
     def expire(self, now: int) -> Iterator[Job]:
         """Remove and return the jobs whose deadline has passed while they waited."""
@@ -116,7 +101,6 @@ class Batcher:
             self._suspected_rows -= job.rows
             job.queued = False
             yield job
-        self._held.clear()
         while (lane := self.queue.best_lane()) is not None:
             yield from self.queue.take(lane)
 
@@ -142,7 +126,7 @@ class Batcher:
 
         What could have left before `now` waits for an event, not for a time.
         """
-        times = [hold.until for hold in self._held.values()]
+        times: list[int] = []
         if self.queue.jobs:
             times += [runner.free_at - LEAD for runner in runners if runner.inflight]
         deadline = self.queue.next_deadline()
@@ -168,24 +152,9 @@ class Batcher:
                 best = runner
         if best is None:
             return None
-        if lane.rows < lane.max_batch and lane.batched:
-            if best.inflight:
-                if best.free_at - now > LEAD:
-                    return None
-            elif self._hold(lane, now):
+        if best.inflight:
+            overdue = now >= best.late_at  # or nobody knows how long it takes
+            early = lane.rows < lane.max_batch and best.free_at - now > LEAD
+            if overdue or early:
                 return None
-        hold = self._held.pop(lane, None)
-        if hold is not None:
-            self.patience.waited(lane.rows - hold.rows)
         return Decision(best, lane, self.queue.take(lane), False)
-
-    def _hold(self, lane: Lane, now: int) -> bool:
-        """Whether an idle worker should wait a little for those who were just answered."""
-        hold = self._held.get(lane)
-        if hold is None:
-            if not self.patience.worth_while():
-                return False
-            limit = self.patience.limit(lane.estimates.predict(lane.rows))
-            self._held[lane] = Hold(now + limit, lane.rows)
-            return True
-        return self.patience.away > 0 and now < hold.until

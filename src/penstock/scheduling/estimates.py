@@ -14,6 +14,7 @@ class Estimates:
     def observe(self, rows: int, nanoseconds: int) -> None:
         """A batch took that long."""
         size = rows.bit_length()
+        nanoseconds = max(nanoseconds, 1)
         known = self._averages.get(size)
         self._averages[size] = (
             nanoseconds if known is None else known + _WEIGHT * (nanoseconds - known)

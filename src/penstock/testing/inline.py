@@ -37,8 +37,6 @@ from penstock.transport.tensors import Array, structure
 from penstock.worker.isolate import Answered, outcomes
 from penstock.worker.loop import describe
 
-_LONG = 3_600_000_000_000  # nanoseconds
-
 
 class LocalBatch(NamedTuple):
     """A batch that was run: the model, its rows, how many came from each request, the inputs.
@@ -72,6 +70,7 @@ class _Runner:
     """The one worker, as the batcher sees it: always idle when it is asked for."""
 
     free_at = 0
+    late_at = 0
     alone = False
     inflight = 0
 
@@ -159,8 +158,6 @@ class InlineCore:
                 return None
             now = self._clock.now_ns()
             decision = self.batcher.next_batch([self._runner], now)
-            if decision is None:  # it would rather wait a little, for more work: not in a test
-                decision = self.batcher.next_batch([self._runner], now + _LONG)
             if decision is None:
                 return None
             self._running = True

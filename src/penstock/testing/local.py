@@ -70,6 +70,9 @@ class _Inside:
         self.pid = os.getpid()
         self._core = core
 
+    def send_outbox(self) -> None:
+        """Nothing is ever gathered here."""
+
     @property
     def usable(self) -> bool:
         """Whether calls can be made."""

@@ -135,14 +135,10 @@ class Arena(Generic[Memory]):
         for block in self._blocks.values():
             for slot in block.slots:
                 slot.state = SlotState.ABANDONED
+            block.slots = []  # slots and blocks point to each other: do not wait for a collection
         self._blocks.clear()
         self._free.clear()
         self.held = 0
-
-    def each_memory(self, visit: Callable[[Memory], None]) -> None:
-        """Visit the memory of every segment."""
-        for block in self._blocks.values():
-            visit(block.memory)
 
     def _grow(self, slot_size: int) -> list[Slot[Memory]]:
         same = sum(len(b.slots) for b in self._blocks.values() if b.slot_size == slot_size)

@@ -11,6 +11,8 @@ those that `receive` returns belong to the receiver, close-on-exec, to be closed
 from __future__ import annotations
 
 import array
+import contextlib
+import errno
 import os
 import socket
 from collections import deque
@@ -19,6 +21,8 @@ from collections.abc import Sequence
 from penstock.transport.messages import MAX_MESSAGE
 
 MAX_DESCRIPTORS = 4
+_MOST_WAITING_DESCRIPTORS = 64
+_FULL = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
@@ -44,10 +48,12 @@ class Channel:
         self._sock = sock
         self._backlog = backlog
         self._waiting_bytes = 0
+        self._waiting_descriptors = 0
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._buffer = bytearray(MAX_MESSAGE + 1)
         self._buffers = [memoryview(self._buffer)]
         self.closed = False
+        self._was_reset = False
 
     def fileno(self) -> int:
         """The socket's descriptor, to be polled."""
@@ -61,10 +67,18 @@ class Channel:
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send now or keep for later. Raises `Closed` or `Flooded`."""
         if self._waiting or not self._send_now(data, descriptors):
-            if self._waiting_bytes + len(data) > self._backlog:
+            if (
+                self._waiting_bytes + len(data) > self._backlog
+                or self._waiting_descriptors + len(descriptors) > _MOST_WAITING_DESCRIPTORS
+            ):
                 raise Flooded(f"{len(self._waiting)} messages wait for it to be read")
+            try:
+                copies = [os.dup(descriptor) for descriptor in descriptors]
+            except OSError as error:
+                raise Flooded(f"no descriptor is left for a message to it: {error}") from None
             self._waiting_bytes += len(data)
-            self._waiting.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+            self._waiting_descriptors += len(copies)
+            self._waiting.append((data, copies))
 
     def flush(self) -> bool:
         """Send what waits, as far as there is room; returns whether more waits. Raises `Closed`."""
@@ -74,6 +88,7 @@ class Channel:
                 return True
             self._waiting.popleft()
             self._waiting_bytes -= len(data)
+            self._waiting_descriptors -= len(descriptors)
             _close_all(descriptors)
         return False
 
@@ -87,6 +102,8 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError as error:
+            if error.errno in _FULL:
+                return False
             raise Closed(str(error)) from None
         return True
 
@@ -96,6 +113,12 @@ class Channel:
             size, control, flags, _ = self._sock.recvmsg_into(self._buffers, _CONTROL_BYTES, _FLAGS)
         except BlockingIOError:
             return None
+        except ConnectionResetError:
+            # The other side went without having read everything; what it sent comes after this.
+            if self._was_reset:
+                raise Closed("end of stream") from None
+            self._was_reset = True
+            return self.receive()
         except OSError as error:
             raise Closed(str(error)) from None
         descriptors: list[int] = []
@@ -112,8 +135,15 @@ class Channel:
             raise Oversized(f"a message of {size} bytes or more than {MAX_DESCRIPTORS} descriptors")
         return bytes(self._buffers[0][:size]), descriptors
 
+    def end(self) -> None:
+        """Close the connection, also for forked children that have a copy of the socket."""
+        if not self.closed:
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def close(self) -> None:
-        """Close the socket; what waits is dropped."""
+        """Close this process's socket; what waits is dropped."""
         if not self.closed:
             self.closed = True
             for _, descriptors in self._waiting:

@@ -58,9 +58,9 @@ class Mapping:
     """A segment in this process's memory, as `view` (a writable memoryview of bytes).
 
     Unmapped when `close` was called and nobody holds a piece of the view any more. Not inherited by
-    forked children: there the range is free for other uses, so that a child must neither touch nor
-    unmap it (`abandon_in_child`). Python's own `mmap` would keep a copy of the descriptor, which a
-    child does inherit; hence the C library's.
+    forked children: there the range is free for other uses, so that a child must not touch it, and
+    does not unmap it. Python's own `mmap` would keep a copy of the descriptor, which a child does
+    inherit; hence the C library's.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -70,8 +70,7 @@ class Mapping:
             raise OSError(ctypes.get_errno(), "a segment cannot be mapped")
         _libc.madvise(address, size, mmap.MADV_DONTFORK)
         memory = (ctypes.c_ubyte * size).from_address(address)
-        self._unmap = weakref.finalize(memory, _libc.munmap, address, size)
-        self._unmap.atexit = False
+        weakref.finalize(memory, _unmap, os.getpid(), address, size).atexit = False
         self.size = size
         self.view = memoryview(memory).cast("B")
 
@@ -81,9 +80,10 @@ class Mapping:
             self.view.release()
         self.view = _NOTHING
 
-    def abandon_in_child(self) -> None:
-        """After a fork, in the child: make sure that nothing ever unmaps this address range."""
-        self._unmap.detach()
+
+def _unmap(pid: int, address: int, size: int) -> None:
+    if pid == os.getpid():  # in a forked child the range may be anything's
+        _libc.munmap(address, size)
 
 
 _NOTHING = memoryview(b"")

@@ -18,6 +18,8 @@ from penstock.transport.channel import Channel, Closed
 from penstock.worker.life import follow_engine
 from penstock.worker.loop import Worker, tell_failure
 
+_FAREWELL = 10.0
+
 
 def main(arguments: list[str]) -> int:
     """Load the models, say so, run batches."""
@@ -25,7 +27,7 @@ def main(arguments: list[str]) -> int:
     models, _, extra = from_json(settings)
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    follow_engine(descriptors["engine"], Path(extra["socket"]))
+    life = follow_engine(descriptors["engine"], Path(extra["socket"]))
     channel = Channel(socket.socket(fileno=descriptors["channel"]))
     sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
     os.environ["PENSTOCK_WORKER"] = str(extra["index"])
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
         channel.send(m.encode(m.Loaded(os.getpid())))
         Worker(channel, runnables).run()
     except Closed:
-        return 0
+        life.join(_FAREWELL)  # the engine is gone, or about to be: leave as that thread does
     return 0
 
 

@@ -97,17 +97,21 @@ class CpuDevice:
             return self._gather_strings(layout, items)
         buffers = self._buffers_for(layout, rows)
         view_of = self._memory.view
+        unreadable: dict[int, str] = {}
         done = 0
-        for item in items:
+        for number, item in enumerate(items):
             view = view_of(item.client, item.segment)
             at = item.offset
             for (_, _, _, size), (_, target) in zip(plan.fixed, buffers, strict=True):
                 begin = at + item.start * size
                 length = item.rows * size
-                target[done * size : done * size + length] = view[begin : begin + length]
+                try:
+                    target[done * size : done * size + length] = view[begin : begin + length]
+                except ValueError:
+                    unreadable[number] = "its memory could not be mapped"
                 at += align(item.total * size)
             done += item.rows
-        return [array[:rows] for array, _ in buffers], {}
+        return [array[:rows] for array, _ in buffers], unreadable
 
     def run(
         self, layout: RunLayout, arrays: list[Array], start: int, stop: int
@@ -178,7 +182,7 @@ class CpuDevice:
                         view, item.offset, end, item.total, item.start, item.start + item.rows
                     )
                 )
-            except BadBlock as error:
+            except (BadBlock, TypeError) as error:
                 unreadable[number] = str(error)
                 parts.append(_blank(layout.plan, item.rows))
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], unreadable

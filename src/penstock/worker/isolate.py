@@ -6,7 +6,7 @@ none. A batch that may not be taken apart (rows that depend on each other) fails
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from penstock.spec import Signature
@@ -34,9 +34,12 @@ Outcome = Answered | Raised
 Run = Callable[[int, int], tuple[Signature, list[Array]]]
 
 
-def outcomes(run: Run, rows: int, divisible: bool) -> list[Outcome]:
-    """What became of each row, in order. `run(start, stop)` runs a part of the batch."""
-    found: list[Outcome] = []
+def outcomes(run: Run, rows: int, divisible: bool) -> Iterator[Outcome]:
+    """What became of each row, in order. `run(start, stop)` runs a part of the batch.
+
+    An outcome's arrays must be used before the next one is asked for: a model may answer from a
+    buffer that it uses again.
+    """
     pending = [(0, rows)]
     while pending:
         start, stop = pending.pop()
@@ -47,7 +50,6 @@ def outcomes(run: Run, rows: int, divisible: bool) -> list[Outcome]:
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
             else:
-                found.append(Raised(start, stop - start, error))
+                yield Raised(start, stop - start, error)
         else:
-            found.append(Answered(start, stop - start, signature, arrays))
-    return found
+            yield Answered(start, stop - start, signature, arrays)

@@ -16,12 +16,14 @@ from penstock import launch
 from penstock.transport import rendezvous
 
 
-def follow_engine(engine_pidfd: int, socket_path: Path) -> None:
-    """From now on, exit as soon as the engine has."""
+def follow_engine(engine_pidfd: int, socket_path: Path) -> threading.Thread:
+    """From now on, exit as soon as the engine has. Whoever loses the engine first joins this."""
     launch.adopt_orphans()
-    threading.Thread(
+    thread = threading.Thread(
         target=_watch, args=(engine_pidfd, socket_path), name="penstock-life", daemon=True
-    ).start()
+    )
+    thread.start()
+    return thread
 
 
 def _watch(engine_pidfd: int, socket_path: Path) -> None:

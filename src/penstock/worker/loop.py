@@ -86,19 +86,27 @@ class Worker:
         arrays, unreadable = self._device.gather(layout, items)
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
+        tries = 0
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
+            nonlocal arrays, tries
+            tries += 1
+            if tries > 1:  # the model may have changed what it was given
+                arrays, _ = self._device.gather(layout, items)
             return self._device.run(layout, arrays, start, stop)
 
-        results = outcomes(run, rows, layout.runnable.batched)
-        ran = time.monotonic_ns()
-        usual = 0
-        if len(results) == 1 and isinstance(results[0], Answered) and not unreadable:
-            usual = self._scatter_all(number, items, results[0])
-        else:
-            self._scatter_parts(number, items, results, unreadable)
-        done = time.monotonic_ns()
-        times = (gathered - began, ran - gathered, done - ran)
+        usual = scatter_ns = 0
+        for index in unreadable:
+            error = InputError(f"the input cannot be read: {unreadable[index]}")
+            self._failed(number, index, items[index].start, items[index].rows, error)
+        for outcome in outcomes(run, rows, layout.runnable.batched):
+            ran = time.monotonic_ns()
+            if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
+                usual = self._scatter_all(number, items, outcome)
+            else:
+                self._scatter_part(number, items, outcome, unreadable)
+            scatter_ns += time.monotonic_ns() - ran
+        times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
         self._send(m.encode_ran(number, usual, *times))
 
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
@@ -116,34 +124,29 @@ class Worker:
             self._part(number, index, item.start, item.rows, layout, place)
         return 0
 
-    def _scatter_parts(
+    def _scatter_part(
         self,
         number: int,
         items: list[m.RunItem],
-        results: list[Outcome],
+        outcome: Outcome,
         unreadable: dict[int, str],
     ) -> None:
+        """What became of some rows of the batch, item by item."""
         first = 0
         for index, item in enumerate(items):
-            last = first + item.rows
-            if index in unreadable:
-                error = InputError(f"the input cannot be read: {unreadable[index]}")
-                self._failed(number, index, item.start, item.rows, error)
-                first = last
+            begin = max(first, outcome.start)
+            end = min(first + item.rows, outcome.start + outcome.rows)
+            start = item.start + begin - first
+            first += item.rows
+            if index in unreadable or (begin >= end and item.rows):
                 continue
-            for result in results:
-                begin, end = max(first, result.start), min(last, result.start + result.rows)
-                if begin >= end and item.rows:
-                    continue
-                start = item.start + begin - first
-                if isinstance(result, Raised):
-                    self._failed(number, index, start, end - begin, result.error)
-                    continue
-                layout = self._layout(result.signature)
-                target = Target(item, start, begin - result.start, end - begin)
-                placed = self._device.scatter([target], result.signature, result.arrays)
-                self._part(number, index, start, end - begin, layout, placed[0])
-            first = last
+            if isinstance(outcome, Raised):
+                self._failed(number, index, start, end - begin, outcome.error)
+                continue
+            layout = self._layout(outcome.signature)
+            target = Target(item, start, begin - outcome.start, end - begin)
+            placed = self._device.scatter([target], outcome.signature, outcome.arrays)
+            self._part(number, index, start, end - begin, layout, placed[0])
 
     def _part(
         self, number: int, index: int, start: int, count: int, layout: int, place: Placed
