@@ -133,6 +133,13 @@ _TYPES: dict[int, type[PenstockError]] = {
 }
 
 
+def again(error: PenstockError) -> PenstockError:
+    """The same error, to raise once more: a raised one keeps the frames that it came through."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
 def from_message(kind: int, text: str, remote: str = "") -> PenstockError:
     """The error that a message describes, with the remote traceback as its cause."""
     error = _TYPES.get(kind, PenstockError)(text)

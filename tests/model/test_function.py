@@ -24,7 +24,7 @@ from penstock.spec import MAX_RANK, MAX_TENSORS, ModelSpec, TensorSpec
         (np.zeros(2), "expected 3 rows.*got 2"),
         (np.zeros((0, 3)), "expected 3 rows.*got 0"),
         ([1, 2], "expected 3 rows.*got 2"),
-        ({}, "empty dict"),
+        ({}, "empty dict|1 to 64 outputs"),
         ({"a": np.zeros(3), "b": np.zeros(4)}, "output 'b'.*expected 3 rows.*got 4"),
         ({"a": None}, "output 'a'.*NoneType"),
         (np.zeros(3, "datetime64[s]"), "datetime64"),

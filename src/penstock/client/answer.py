@@ -53,6 +53,8 @@ class Answer(Future[Any]):
             return super().result(self._wait(timeout))
         except CancelledError:
             raise Cancelled("this call was cancelled") from None
+        finally:
+            del self  # an error points to this frame, and this frame would point to the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or `None`, when the answer is there."""

@@ -24,7 +24,14 @@ from penstock.client import fork
 from penstock.client.answer import Answer
 from penstock.client.call import Call
 from penstock.client.session import Session, WouldBlock
-from penstock.errors import Cancelled, DeadlineExceeded, EngineClosed, InputError, PenstockError
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EngineClosed,
+    InputError,
+    PenstockError,
+    again,
+)
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
 from penstock.transport.tensors import Array
@@ -106,6 +113,8 @@ class Client:
         except BaseException:
             answer.cancel()
             raise
+        finally:
+            del answer  # see `Answer.result`
 
     def submit(
         self,
@@ -270,7 +279,7 @@ class Client:
             if self._closed:
                 raise EngineClosed("this client was closed")
             if attempts != self._attempts and self._failure is not None:
-                raise self._failure  # another thread has tried while this one waited
+                raise again(self._failure)  # another thread has tried while this one waited
             if session is not None and session.closed is None and session.busy:
                 raise EngineClosed(f"the engine at {self.address} is shutting down")
             _close_all(self._sessions)
@@ -278,7 +287,7 @@ class Client:
                 session = self._open()
                 self._failure = None
             except PenstockError as error:
-                self._failure = error
+                self._failure = again(error)
                 raise
             finally:
                 self._attempts += 1

@@ -34,6 +34,7 @@ from penstock.errors import (
     InputError,
     Overloaded,
     PenstockError,
+    again,
 )
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, segment
@@ -98,7 +99,11 @@ class Session:
             raise error_of(kind, text)
         if state == m.STATE_CLOSING:
             raise EngineClosed(f"the engine at {path} is shutting down")
-        raise failure or EngineClosed(f"the engine at {path} is still loading its models")
+        raise (
+            again(failure)
+            if failure
+            else EngineClosed(f"the engine at {path} is still loading its models")
+        )
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
@@ -159,7 +164,7 @@ class Session:
             if self.closed is not None or call.over:
                 self._arena.free(slot)
                 if self.closed is not None:
-                    raise self.closed
+                    raise again(self.closed)
                 return
             number = piece.number = next(self._numbers)
             layout, new = self._layouts.number(kind)
@@ -225,7 +230,7 @@ class Session:
         future: Future[bytes] = Future()
         with self.lock:
             if self.closed is not None:
-                raise self.closed
+                raise again(self.closed)
             token = next(self._numbers) & 0xFFFF_FFFF
             self.inbox.asked[token] = ([], future)
             self._send(m.encode(m.Ask(token)))
@@ -253,7 +258,7 @@ class Session:
         """A slot, when there are one, a credit and room in the call's window; the lock is held."""
         while True:
             if self.closed is not None:
-                raise self.closed
+                raise again(self.closed)
             if call.over:
                 return None
             if len(self.pending) + self._writing < self._credits and len(call.open_pieces) < window:
@@ -360,9 +365,10 @@ class Session:
         self.reader.interrupt()
         for piece in pieces:
             piece.close_parts()
-            piece.call.give_up(reason)
+            piece.call.open_pieces.clear()  # the memory goes, however long the answer is kept
+            piece.call.give_up(again(reason))
         for future in asked:
-            future.set_exception(reason)
+            future.set_exception(again(reason))
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: the connection and its memory are the parent's."""

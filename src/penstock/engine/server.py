@@ -44,13 +44,14 @@ log = logging.getLogger("penstock.engine")
 class Connection:
     """A client's socket and the pidfd of its process."""
 
-    __slots__ = ("channel", "dropped", "number", "pidfd", "writing")
+    __slots__ = ("channel", "deaf", "dropped", "number", "pidfd", "writing")
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
         self.channel = Channel(sock)
         self.pidfd = rendezvous.peer_pidfd(sock)
         self.writing = False
+        self.deaf = False
         self.dropped = ""
 
 
@@ -226,6 +227,7 @@ class Server:
                 self._poller.add(connection.pidfd, partial(self._client_exited, connection))
 
     def _client_exited(self, connection: Connection, _: int) -> None:
+        self._from_client(connection, 0)  # its last words
         self._drop(connection, "its process exited")
 
     def _from_client(self, connection: Connection, _: int) -> None:
@@ -315,13 +317,15 @@ class Server:
     def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
         """Send to a client; one that does not read is dropped."""
         connection = self._connections.get(client)
-        if connection is None or connection.dropped:
+        if connection is None or connection.dropped or connection.deaf:
             return
         try:
             connection.channel.send(data, (descriptor,) if descriptor >= 0 else ())
-        except (Closed, Flooded) as error:
-            if isinstance(error, Flooded):
-                log.warning("client %d is dropped: %s", client, error)
+        except Closed:
+            connection.deaf = True  # what it has sent before is still read
+            return
+        except Flooded as error:
+            log.warning("client %d is dropped: %s", client, error)
             self._drop(connection, str(error))
             return
         if connection.channel.wants_write:
