@@ -238,9 +238,8 @@ def test_a_full_queue_is_overloaded(gate: Gate) -> None:
     with penstock.Engine(model("gated", max_batch=1), queue_rows=6) as engine:
         client = engine.client
         answers = [client.submit(gate.rows(tag)) for tag in range(12)]
-        gate.wait_started()
-        with pytest.raises(Overloaded, match="6 of 6 rows") as raised:
-            client.predict(gate.rows(99))
+        with pytest.raises(Overloaded, match=r"6 of 6 rows") as raised:
+            answers[-1].result(30)
         assert raised.value.retryable
         gate.open()
         faults = [answer.exception(30) for answer in answers]

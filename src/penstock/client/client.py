@@ -23,7 +23,7 @@ import numpy as np
 from penstock.client import fork
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.session import Session, WouldBlock
+from penstock.client.session import NotAdmitted, Session, WouldBlock
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -148,11 +148,14 @@ class Client:
                 raise WouldBlock
             answer = self._submit(x, model, deadline, priority, block=False)
         except WouldBlock:
-            submitting = partial(self._submit, x, model, deadline, priority, block=True)
+            begun: list[Answer] = []
+            submitting = partial(self._submit, x, model, deadline, priority, True, begun)
             submitted = loop.run_in_executor(None, submitting)
             try:
                 answer = await asyncio.shield(submitted)
             except asyncio.CancelledError:
+                for answer in begun:
+                    answer.cancel()  # also ends the sending
                 submitted.add_done_callback(_cancel_submitted)
                 raise
         waiter: asyncio.Future[None] = loop.create_future()
@@ -229,18 +232,20 @@ class Client:
         model: str | None,
         deadline: float | None,
         priority: int,
-        *,
         block: bool,
+        begun: list[Answer] | None = None,
     ) -> Answer:
         until = 0 if deadline is None else _absolute(deadline)
-        if priority and not -32768 <= priority <= 32767:
-            raise InputError(f"priority: expected -32768 to 32767, got {priority}")
+        if priority != 0 and not (type(priority) is int and -32768 <= priority <= 32767):
+            raise InputError(f"priority: expected a number from -32768 to 32767, got {priority!r}")
         session = self._session()
         kind, arrays, rows = session.kinds.sort(x, model)
         if rows > kind.piece_rows and not block:
             raise WouldBlock
         call = Call(kind, rows, until, priority)
         answer = call.answer = Answer(session, call, self)
+        if begun is not None:
+            begun.append(answer)
         if rows <= kind.piece_rows:
             session.send_piece(call, arrays, 0, rows, 1, block)
             if until:
@@ -301,6 +306,8 @@ class Client:
         while True:
             try:
                 return Session.open(self.address, self._label or f"pid {os.getpid()}", until)
+            except NotAdmitted:
+                raise
             except EngineClosed:
                 if self._closed or time.monotonic() + _RETRY_SECONDS >= until:
                     raise
@@ -341,8 +348,8 @@ def _absolute(deadline: float | None) -> int:
 
 def _as_rows(row: Any) -> Any:
     if isinstance(row, dict):
-        return {name: np.asarray(value)[None] for name, value in row.items()}
-    return np.asarray(row)[None]
+        return {name: _as_rows(value) for name, value in row.items()}
+    return [row] if isinstance(row, (str, bytes)) else np.asarray(row)[None]
 
 
 def _next(outstanding: deque[Answer], ordered: bool) -> Answer:

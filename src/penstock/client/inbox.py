@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.call import Piece
 from penstock.client.kinds import ModelInfo
-from penstock.errors import EngineClosed, PenstockError, from_message
+from penstock.errors import PenstockError, from_message
 from penstock.spec import ModelSpec, Signature
 from penstock.transport import messages as m
 from penstock.transport import segment
@@ -37,12 +38,13 @@ class Inbox:
 
     def take(self, data: bytes, descriptors: list[int]) -> None:
         """One message. Raises `Malformed` for what an engine does not send."""
-        if data[0] == _DONE:
-            self._done(list(m.DONE_ITEM.iter_unpack(memoryview(data)[1:])))
-            return
-        record = m.decode(data)
         try:
-            self._handle(record, descriptors)
+            if data[0] == _DONE:
+                self._done(list(m.DONE_ITEM.iter_unpack(memoryview(data)[1:])))
+            else:
+                self._handle(m.decode(data), descriptors)
+        except (KeyError, struct.error) as error:
+            raise m.Malformed(f"a message that does not fit: {error!r}") from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -173,8 +175,7 @@ class Inbox:
                 session.state = record
                 session.usable = record.state == m.STATE_READY and session.closed is None
             elif isinstance(record, m.Rejected):
-                session.usable = False
-                session.closed = EngineClosed(f"the engine ended the connection: {record.text}")
+                session.rejected(record.text)
             else:
                 raise m.Malformed(f"{type(record).__name__} is nothing that an engine sends")
             session.changed.notify_all()

@@ -35,6 +35,7 @@ class Kind:
     """How calls of one kind are split, laid out in slots and sent."""
 
     __slots__ = (
+        "_largest_slot",
         "_sizes",
         "model",
         "piece_rows",
@@ -45,8 +46,9 @@ class Kind:
         "strings",
     )
 
-    def __init__(self, info: ModelInfo, signature: Signature) -> None:
+    def __init__(self, info: ModelInfo, signature: Signature, memory: int) -> None:
         self.model = info.number
+        self._largest_slot = memory // 2
         self.signature = signature
         self.plan = plan_of(signature)
         self.strings = any(tensor.dtype == STRING for tensor in signature)
@@ -54,7 +56,8 @@ class Kind:
         self.room = _FIRST_ROOM
         self._sizes: dict[int, tuple[int, int]] = {}
         if info.batched:
-            fitting = _PIECE_BYTES // self.row_bytes if self.row_bytes else info.max_batch
+            most = min(_PIECE_BYTES, memory // 4)
+            fitting = most // self.row_bytes if self.row_bytes else info.max_batch
             self.piece_rows = max(1, min(info.max_batch, fitting))
         else:
             self.piece_rows = 1 << 31
@@ -65,7 +68,8 @@ class Kind:
         sizes = self._sizes.get(rows)
         if sizes is None:
             input_bytes = self.plan.size(arrays, start, stop)
-            sizes = (input_bytes, size_class(align(input_bytes) + align(self.room * rows)))
+            room = min(align(self.room * rows), max(0, self._largest_slot - align(input_bytes)))
+            sizes = (input_bytes, size_class(align(input_bytes) + room))
             if not self.strings and len(self._sizes) < 1024:
                 self._sizes[rows] = sizes
         return sizes
@@ -83,6 +87,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self.models: dict[int, ModelInfo] = {}
+        self.memory = 1 << 30  # what the engine lets a client hold
         self._kinds: dict[tuple[int, Signature], Kind] = {}
         self._quick: dict[tuple[str | None, np.dtype[Any], tuple[int, ...]], Kind] = {}
 
@@ -108,7 +113,7 @@ class Kinds:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
                 self._quick.clear()
-            kind = self._kinds[key] = Kind(info, signature)
+            kind = self._kinds[key] = Kind(info, signature, self.memory)
         return kind, arrays, rows
 
     def model(self, name: str | None) -> ModelInfo:

@@ -19,6 +19,7 @@ session: every open call is told, none is lost.
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _GRACE = 5_000_000  # nanoseconds
 _GATHER = 500_000
+_AWAKE = 250_000
+_MOST_SLEEPS = 127
 _AT_ONCE = 64
 _READ = select.POLLIN
 _READ_WRITE = select.POLLIN | select.POLLOUT
@@ -61,6 +64,8 @@ class Reader:
         self._leader_bell = Bell()
         self._signals = (self._thread_bell, self._leader_bell, self._timer, self._send_timer)
         self._parked = False
+        self._sleeps = 0  # how often to sleep at once before staying awake is tried again
+        self._vain = 0
         self._leader_poll = _poll_on(self._channel, self._leader_bell)
         self.thread = threading.Thread(target=self._run, name="penstock-reader", daemon=True)
 
@@ -124,8 +129,27 @@ class Reader:
                 if remaining <= 0:
                     return
                 left = remaining if left is None else min(left, remaining)
+            self._stay_awake()
             self._wait(self._leader_poll, left, self._leader_bell)
             self._take_guarded()
+
+    def _stay_awake(self) -> None:
+        """Look for the answer for a moment before going to sleep, if that has helped lately.
+
+        Waking a sleeping core costs more than most of the way of a request. Others that want the
+        core get it.
+        """
+        if self._sleeps:
+            self._sleeps -= 1
+            return
+        until = time.monotonic_ns() + _AWAKE
+        while not self._leader_poll.poll(0):
+            if time.monotonic_ns() > until:
+                self._vain = min(2 * self._vain + 1, _MOST_SLEEPS)
+                self._sleeps = self._vain
+                return
+            os.sched_yield()
+        self._vain = 0
 
     def _take_guarded(self) -> None:
         try:

@@ -46,6 +46,11 @@ from penstock.transport.tensors import Array
 _BACKLOG = 64 << 20
 _SUBMIT = b"\5"
 _TOGETHER = 16
+_LONGEST_WAIT = 3_600_000_000_000  # nanoseconds
+
+
+class NotAdmitted(EngineClosed):
+    """The engine has ended the connection, and said why: trying again does not help."""
 
 
 class WouldBlock(Exception):
@@ -108,8 +113,13 @@ class Session:
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
         self.workers = record.workers
-        self._arena.limit = record.memory
+        self._arena.limit = self.kinds.memory = record.memory
         self._credits = record.requests
+
+    def rejected(self, reason: str) -> None:
+        """The engine's last word; the lock is held."""
+        self.usable = False
+        self.closed = NotAdmitted(f"the engine ended the connection: {reason}")
 
     @property
     def busy(self) -> bool:
@@ -245,6 +255,7 @@ class Session:
         """Ask the engine to end."""
         with self.lock:
             if self.closed is None:
+                self._send_outbox()
                 self._send(m.encode(m.Stop(drain_seconds)))
 
     def flush(self) -> None:
@@ -331,7 +342,8 @@ class Session:
         with self.lock:
             if not self._deadlines:
                 return None
-            return max(0, self._deadlines[0][0] - time.monotonic_ns() + 1_000_000)
+            left = self._deadlines[0][0] - time.monotonic_ns() + 1_000_000
+        return min(max(0, left), _LONGEST_WAIT)
 
     def expire(self) -> None:
         """Fail the calls whose deadline has passed."""

@@ -48,7 +48,8 @@ class Bell:
     def close_in_child(self) -> None:
         """After a fork, in the child, where another thread's lock may be held for ever."""
         descriptor, self._fd = self._fd, -1
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class _Spec(ctypes.Structure):
@@ -111,4 +112,5 @@ class Timer:
     def close_in_child(self) -> None:
         """After a fork, in the child, where another thread's lock may be held for ever."""
         descriptor, self._fd = self._fd, -1
-        os.close(descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)

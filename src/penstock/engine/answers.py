@@ -37,6 +37,7 @@ class Effects(Protocol):
         """Close a descriptor that the core has no more use for."""
 
 
+_FAILURE_BYTES = 512 << 10  # that a request's errors may take together
 _pack_done = m.DONE_ITEM.pack
 
 
@@ -132,7 +133,9 @@ class Answers:
                 part.size,
             )
             self._effects.to_client(client.number, m.encode(record), part.descriptor)
+        most = max(_FAILURE_BYTES // max(len(request.failures), 1), 200)
         for start, rows, kind, text in request.failures:
+            text = text if len(text) <= most else text[:most] + "…"
             self._effects.to_client(
                 client.number, m.encode(m.RowFailed(request.number, start, rows, kind, text))
             )

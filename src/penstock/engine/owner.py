@@ -202,9 +202,11 @@ def _import_path() -> list[str]:
 def _wait_ready(process: subprocess.Popen[bytes], reader: int, config: EngineConfig) -> None:
     deadline = time.monotonic() + _LISTENING_LIMIT
     buffer = b""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
     while True:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
+        if left <= 0 or not poll.poll(left * 1000):
             raise EngineClosed(f"the engine {config.name!r} was not ready in time")
         chunk = os.read(reader, 65536)
         if not chunk:

@@ -27,7 +27,9 @@ def follow_engine(engine_pidfd: int, socket_path: Path) -> threading.Thread:
 
 
 def _watch(engine_pidfd: int, socket_path: Path) -> None:
-    select.select([engine_pidfd], [], [])
+    poll = select.poll()
+    poll.register(engine_pidfd, select.POLLIN)
+    poll.poll()
     launch.kill_descendants(os.getpid())
     rendezvous.sweep(socket_path)
     os._exit(0)

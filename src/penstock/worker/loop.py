@@ -78,7 +78,9 @@ class Worker:
         """Send; the engine reads whatever happens, so waiting for room is safe here."""
         self._channel.send(data, (descriptor,) if descriptor >= 0 else ())
         while self._channel.wants_write:
-            select.select([], [self._channel], [])
+            self._poll.modify(self._channel, select.POLLOUT)
+            self._poll.poll()
+            self._poll.modify(self._channel, select.POLLIN)
             self._channel.flush()
 
     def _batch(self, number: int, layout: RunLayout, items: list[m.RunItem]) -> None:
