@@ -236,8 +236,8 @@ class Client:
         begun: list[Answer] | None = None,
     ) -> Answer:
         until = 0 if deadline is None else _absolute(deadline)
-        if priority != 0 and not (type(priority) is int and -32768 <= priority <= 32767):
-            raise InputError(f"priority: expected a number from -32768 to 32767, got {priority!r}")
+        if priority != 0:
+            check_priority(priority)
         session = self._session()
         kind, arrays, rows = session.kinds.sort(x, model)
         if rows > kind.piece_rows and not block:
@@ -334,6 +334,12 @@ def _let_go(sessions: list[Session]) -> None:
 
 def _unpickled(address: Path, wait: float, label: str) -> Client:
     return Client(address, wait=wait, label=label)
+
+
+def check_priority(priority: int) -> None:
+    """Raise `InputError` unless it is a whole number that a message can carry."""
+    if type(priority) is not int or not -32768 <= priority <= 32767:
+        raise InputError(f"priority: expected a number from -32768 to 32767, got {priority!r}")
 
 
 def _absolute(deadline: float | None) -> int:

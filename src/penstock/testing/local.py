@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.client import Client
+from penstock.client.client import Client, check_priority
 from penstock.client.kinds import Kinds, ModelInfo
 from penstock.client.session import Session
 from penstock.config import EngineConfig, Model
@@ -257,11 +257,16 @@ class LocalEngine(Client):
         return cast("Session", self._inside)
 
     def _submit(
-        self, x: Any, model: str | None, deadline: float | None, priority: int, *, block: bool
+        self,
+        x: Any,
+        model: str | None,
+        deadline: float | None,
+        priority: int,
+        block: bool,
+        begun: list[Answer] | None = None,
     ) -> Answer:
         until = self._absolute(deadline)
-        if not -32768 <= priority <= 32767:
-            raise InputError(f"priority: expected -32768 to 32767, got {priority}")
+        check_priority(priority)
         session = self._session()
         kind, given, rows = session.kinds.sort(x, model)
         arrays: list[Array] = [
