@@ -75,6 +75,8 @@ def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:
                 f"{label}: expected an array (or a dict of arrays), got {type(value).__name__}"
             )
         array = np.asarray(value)
+        if array.dtype.kind in "SU" and not hasattr(value, "dtype"):
+            array = np.asarray(value, dtype=object)  # fixed-width texts lose nuls at their end
         if array.ndim == 0 or len(array) != rows:
             got = "a scalar" if array.ndim == 0 else f"{len(array)}"
             raise ModelError(f"{label}: expected {rows} rows, as many as came in, got {got}")
