@@ -15,16 +15,36 @@ _CLOCK_MONOTONIC, _NONBLOCK, _CLOEXEC = 1, 0o4000, 0o2000000
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
-class Bell:
-    """Readable from `ring` until `clear` (an eventfd)."""
+class _Signal:
+    """A descriptor that any thread may use, and any thread may close."""
 
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
         """The descriptor, to be polled."""
         return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        with self._lock:
+            descriptor, self._fd = self._fd, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def close_in_child(self) -> None:
+        """After a fork, in the child, where another thread's lock may be held for ever."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Bell(_Signal):
+    """Readable from `ring` until `clear` (an eventfd)."""
+
+    def __init__(self) -> None:
+        super().__init__(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def ring(self) -> None:
         """Wake whoever polls."""
@@ -39,18 +59,6 @@ class Bell:
         except BlockingIOError:
             return
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        with self._lock:
-            descriptor, self._fd = self._fd, -1
-            os.close(descriptor)
-
-    def close_in_child(self) -> None:
-        """After a fork, in the child, where another thread's lock may be held for ever."""
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
 
 class _Spec(ctypes.Structure):
     _fields_ = (
@@ -61,25 +69,21 @@ class _Spec(ctypes.Structure):
     )
 
 
-class Timer:
+class Timer(_Signal):
     """Readable `nanoseconds` after `set`, until `clear`, unless `stop` comes first (a timerfd).
 
     Cheap enough to be set for every request. Python has its own call only from 3.13 on.
     """
 
     def __init__(self, nanoseconds: int) -> None:
-        self._fd: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK | _CLOEXEC)
-        if self._fd < 0:
+        descriptor = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK | _CLOEXEC)
+        if descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._lock = threading.RLock()
+        super().__init__(descriptor)
         self._spec = ctypes.byref(_Spec(0, 0, *divmod(nanoseconds, 1_000_000_000)))
         self._never = ctypes.byref(_Spec(0, 0, 0, 0))
         self._settime = _libc.timerfd_settime
         self._running = False
-
-    def fileno(self) -> int:
-        """The descriptor, to be polled."""
-        return self._fd
 
     def set(self) -> None:
         """Start it, if it is not running."""
@@ -102,15 +106,3 @@ class Timer:
             os.read(self._fd, 8)
         except BlockingIOError:
             return
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        with self._lock:
-            descriptor, self._fd = self._fd, -1
-            os.close(descriptor)
-
-    def close_in_child(self) -> None:
-        """After a fork, in the child, where another thread's lock may be held for ever."""
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
-            os.close(descriptor)

@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import ConfigError, EngineClosed
@@ -163,7 +164,7 @@ def dial(socket_path: Path) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _short(path: Path):  # type: ignore[no-untyped-def]
+def _short(path: Path) -> Iterator[str]:
     """An address for this path that fits a socket's limit of 107 bytes, however long the path."""
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         yield str(path)
