@@ -176,6 +176,44 @@ def test_a_wrong_number_of_rows_fails_row_by_row(company: Callable[..., Company]
     assert "expected 1 rows, as many as came in, got 0" in failed[0].text
 
 
+def _in_place(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    x += 100
+    if (x < 100).any():
+        raise ValueError("negative")
+    return x
+
+
+class _OneBuffer:
+    """Returns the same array every time, filled anew."""
+
+    def __init__(self) -> None:
+        self.out = np.zeros((32, 1))
+
+    def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if (x < 0).any():
+            raise ValueError("negative")
+        self.out[: len(x)] = x + 100
+        return self.out[: len(x)]
+
+
+@pytest.mark.parametrize("function", [_in_place, _OneBuffer()])
+def test_neighbours_of_a_row_that_raises_get_the_answers_that_they_would_get_alone(
+    company: Callable[..., Company], function: Callable[[Any], Any]
+) -> None:
+    """Whatever the model did to its input, or does with its output, before and after."""
+    worker = company(function)
+    x = np.array([[1.0], [2.0], [-1.0], [4.0], [5.0], [6.0], [7.0], [-2.0]])
+    signature, item = worker.memory.write(x)
+    told = worker.run(signature, [item])
+    (output,) = [record.tensors for record, _ in told if isinstance(record, m.OutputLayout)]
+    answered: dict[int, float] = {}
+    for record, _ in told:
+        if isinstance(record, m.ItemPart):
+            (got,) = worker.memory.read(item, output, record.start, record.rows)
+            answered.update(zip(range(record.start, 8), got[:, 0].tolist(), strict=False))
+    assert answered == {0: 101.0, 1: 102.0, 3: 104.0, 4: 105.0, 5: 106.0, 6: 107.0}
+
+
 def test_what_may_not_be_taken_apart_fails_whole(company: Callable[..., Company]) -> None:
     worker = company(_picky, batched=False)
     signature, item = worker.memory.write(np.array([[1.0], [-2.0], [3.0]]))

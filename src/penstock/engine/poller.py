@@ -28,7 +28,8 @@ class Poller:
 
     def watch_write(self, descriptor: int, on: bool) -> None:
         """Whether to call it also when there is room to write."""
-        self._epoll.modify(descriptor, READ | WRITE if on else READ)
+        if descriptor in self._handlers:
+            self._epoll.modify(descriptor, READ | WRITE if on else READ)
 
     def remove(self, descriptor: int) -> None:
         """Forget it, before it is closed."""

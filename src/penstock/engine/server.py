@@ -276,8 +276,9 @@ class Server:
         if process.broken:
             return
         try:
-            if process.channel.wants_write and not process.channel.flush():
-                self._poller.watch_write(process.channel.fileno(), False)
+            with contextlib.suppress(Closed):  # what it has sent before is still read
+                if process.channel.wants_write and not process.channel.flush():
+                    self._poller.watch_write(process.channel.fileno(), False)
             while (received := process.channel.receive()) is not None:
                 self._core.take_worker(process.index, *received, time.monotonic_ns())
                 if not drain:
@@ -334,7 +335,7 @@ class Server:
     def to_worker(self, worker: int, data: bytes, descriptor: int = -1) -> None:
         """Send to a worker; one that cannot be reached is about to be seen exiting."""
         process = self._processes.get(worker)
-        if process is None:
+        if process is None or process.broken:
             return
         with contextlib.suppress(Closed):
             try:

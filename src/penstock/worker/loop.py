@@ -88,14 +88,14 @@ class Worker:
         arrays, unreadable = self._device.gather(layout, items)
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
-        tries = 0
+        first_try = True
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
-            nonlocal arrays, tries
-            tries += 1
-            if tries > 1:  # the model may have changed what it was given
-                arrays, _ = self._device.gather(layout, items)
-            return self._device.run(layout, arrays, start, stop)
+            nonlocal first_try
+            if first_try:
+                first_try = False
+                return self._device.run(layout, arrays, start, stop)
+            return self._run_again(layout, items, start, stop)
 
         usual = scatter_ns = 0
         for index in unreadable:
@@ -110,6 +110,20 @@ class Worker:
             scatter_ns += time.monotonic_ns() - ran
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
         self._send(m.encode_ran(number, usual, *times))
+
+    def _run_again(
+        self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
+    ) -> tuple[Signature, list[Array]]:
+        """Run some rows of a batch, gathered anew: the model may have changed what it was given."""
+        chosen: list[m.RunItem] = []
+        first = 0
+        for item in items:
+            begin, end = max(first, start), min(first + item.rows, stop)
+            if begin < end:
+                chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
+            first += item.rows
+        arrays, _ = self._device.gather(layout, chosen)
+        return self._device.run(layout, arrays, 0, stop - start)
 
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
         """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
