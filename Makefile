@@ -87,12 +87,14 @@ clean:  ## remove all that make has made, environments too
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
-$(VENV)/.stamp: pyproject.toml $(LOCK)
+$(VENV)/.stamp: pyproject.toml $(LOCK) requirements/without-dependencies.txt
 	$(call make_venv,$(VENV))
 	@echo "Installing Penstock and its tools into $(VENV)"
+	@$(VENV)/bin/python -m pip uninstall -qq -y tf_keras  # else the check below finds it incomplete
 	@$(VENV)/bin/python $(PIP_INSTALL) -r $(LOCK)
 	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python -m pip check >/dev/null || { $(VENV)/bin/python -m pip check; exit 1; }
+	@$(VENV)/bin/python $(PIP_INSTALL) --no-deps -r requirements/without-dependencies.txt
 	@touch $@
 
 $(BENCH_VENV)/.stamp: pyproject.toml benchmarks/requirements.txt

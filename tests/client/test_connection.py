@@ -288,7 +288,7 @@ _READY = m.encode(m.State(m.STATE_READY, 0, ""))
         ((), "gone|no engine|still loading"),
         ((b"\xff\xff garbage",), "protocol|still loading"),
         ((bytes(100_000),), "protocol|still loading"),
-        ((m.encode(m.Ran(1, 2, 3, 4, 5)),), "protocol|still loading"),
+        ((m.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|still loading"),
         ((_WELCOME, m.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
         ((_WELCOME, m.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),
     ],

@@ -60,7 +60,7 @@ class Room:
     def answer(self, index: int, batch: int, output: Signature = OUTPUT) -> None:
         """A worker has done a batch in the usual way."""
         self.from_worker(index, m.OutputLayout(1, output))
-        self.from_worker(index, m.Ran(batch, 1, 1, 1, 1))
+        self.from_worker(index, m.Ran(batch, 1, 1, 1, 1, 1))
 
     def exit(self, index: int, how: str = "it was killed by SIGKILL") -> None:
         """A worker's process is gone."""

@@ -140,7 +140,7 @@ def test_answers_in_parts(room: Room) -> None:
     descriptor = room.effects.lend()
     room.from_worker(0, m.ItemPart(batch, 0, 2, 1, 5, 1, 4096), descriptor)
     assert room.effects.take_clients() == []
-    room.from_worker(0, m.Ran(batch, 0, 1, 1, 1))
+    room.from_worker(0, m.Ran(batch, 0, 1, 1, 1, 1))
     room.step()
     sent = room.effects.take_clients()
     assert [entry.record for entry in sent] == [
@@ -161,7 +161,7 @@ def test_a_request_whose_rows_all_fail_together_fails(room: Room) -> None:
     (run,) = room.runs()
     room.effects.take_clients()
     room.from_worker(0, m.ItemFailed(run.record.batch, 0, 0, 2, Kind.INPUT, "unreadable"))
-    room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1))
+    room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1, 1))
     room.step()
     assert _records(room, client) == [m.Failed(7, Kind.INPUT, "unreadable")]
 
@@ -177,13 +177,13 @@ def test_requests_with_few_rows_end_in_every_way(room: Room, rows: int, how: str
     room.effects.take_clients()
     room.from_worker(0, m.OutputLayout(1, OUTPUT))
     if how == "usual":
-        room.from_worker(0, m.Ran(batch, 1, 1, 1, 1))
+        room.from_worker(0, m.Ran(batch, 1, 1, 1, 1, 1))
     else:
         if how == "part":
             room.from_worker(0, m.ItemPart(batch, 0, 0, rows, 1, 0, 0))
         else:
             room.from_worker(0, m.ItemFailed(batch, 0, 0, rows, Kind.MODEL, "no"))
-        room.from_worker(0, m.Ran(batch, 0, 1, 1, 1))
+        room.from_worker(0, m.Ran(batch, 0, 1, 1, 1, 1))
     room.step()
     assert room.ends(client) == [("Failed" if how == "failed" else "Done", 7)]
     assert not room.core.clients[client].requests
@@ -319,7 +319,7 @@ def test_parts_of_a_cancelled_request_are_closed(room: Room) -> None:
     descriptor = room.effects.lend()
     room.from_worker(0, m.ItemPart(batch, 0, 0, 1, 1, 1, 4096), descriptor)
     room.say(client, m.Cancel([(7,)]))
-    room.from_worker(0, m.Ran(batch, 0, 1, 1, 1))
+    room.from_worker(0, m.Ran(batch, 0, 1, 1, 1, 1))
     assert descriptor not in room.effects.open
     assert room.ends(client) == [("Cancelled", 7)]
 
@@ -496,8 +496,8 @@ def test_late_words_about_a_batch_that_is_not_there(room: Room) -> None:
     descriptor = room.effects.lend()
     room.from_worker(0, m.ItemPart(999, 0, 0, 1, 1, 1, 4096), descriptor)
     assert descriptor not in room.effects.open
-    room.from_worker(0, m.Ran(999, 0, 1, 1, 1))
-    room.from_worker(0, m.Ran(999, 7, 1, 1, 1))
+    room.from_worker(0, m.Ran(999, 0, 1, 1, 1, 1))
+    room.from_worker(0, m.Ran(999, 7, 1, 1, 1, 1))
 
 
 def test_a_new_worker_is_told_everything_anew(room: Room) -> None:
@@ -682,7 +682,7 @@ def test_parts_after_the_end_are_not_sent_but_closed(room: Room) -> None:
     room.from_worker(0, m.OutputLayout(1, OUTPUT))
     room.from_worker(0, m.ItemPart(run.record.batch, 0, 0, 1, 1, 1, 4096), descriptor)
     room.from_worker(0, m.ItemFailed(run.record.batch, 0, 1, 1, Kind.MODEL, "late"))
-    room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1))
+    room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1, 1))
     room.core.answers.flush()
     assert room.effects.take_clients() == []
     assert descriptor not in room.effects.open

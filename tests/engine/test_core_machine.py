@@ -216,7 +216,7 @@ class CoreMachine(RuleBasedStateMachine):
         elif how == 5:
             say(client, m.Hello(m.VERSION, 1, "again"))
         elif how == 6:
-            say(client, m.Ran(1, 1, 1, 1, 1))
+            say(client, m.Ran(1, 1, 1, 1, 1, 1))
         else:
             say(client, m.AddSegment(7, 4096), lend(), lend())
         return self._expect_disconnect(client)
@@ -278,10 +278,10 @@ class CoreMachine(RuleBasedStateMachine):
         number = next(iter(process.batches))
         self._tell_layout(index)
         if whole:
-            self._say(index, m.Ran(number, 1, 1, 1, 1))
+            self._say(index, m.Ran(number, 1, 1, 1, 1, 1))
         else:
             self._answer_in_parts(index, number, data)
-            self._say(index, m.Ran(number, 0, 1, 1, 1))
+            self._say(index, m.Ran(number, 0, 1, 1, 1, 1))
         self._forget_batch(index, number)
         self._look()
 
@@ -316,7 +316,7 @@ class CoreMachine(RuleBasedStateMachine):
             return
         lent = [self.room.effects.lend()] if descriptor else []
         self._say(index, m.ItemPart(number, 0, 0, 1, 1, int(descriptor), 4096), *lent)
-        self._say(index, m.Ran(number, 0, 1, 1, 1))
+        self._say(index, m.Ran(number, 0, 1, 1, 1, 1))
         self._look()
 
     def _tell_layout(self, index: int) -> None:
@@ -607,7 +607,7 @@ class CoreMachine(RuleBasedStateMachine):
                 elif process.batches:
                     self._tell_layout(index)
                     number = next(iter(process.batches))
-                    self._say(index, m.Ran(number, 1, 1, 1, 1))
+                    self._say(index, m.Ran(number, 1, 1, 1, 1, 1))
                     self._forget_batch(index, number)
             for key in [k for k, a in self.asked.items() if k[0] in self.gone and not a.running]:
                 del self.asked[key]

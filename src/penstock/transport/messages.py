@@ -336,9 +336,20 @@ class Ran(NamedTuple):
 
     batch: int
     layout: int
+    size: int  # the rows that the model ran on, padding among them
     gather_ns: int
     run_ns: int
     scatter_ns: int
+
+
+class ModelFacts(NamedTuple):
+    """What a worker has found out about a model (JSON): how it is compiled, how long sizes take.
+
+    Sent before `Loaded`, and again when more is known.
+    """
+
+    model: int
+    data: bytes
 
 
 class _Codec(NamedTuple):
@@ -385,7 +396,8 @@ CODECS: dict[int, _Codec] = {
     51: _codec(LoadFailed, "B", "text"),
     52: _codec(ItemPart, "QIIIIBQ", descriptors=1),
     53: _codec(ItemFailed, "QIIIB", "text"),
-    54: _codec(Ran, "QIQQQ"),
+    54: _codec(Ran, "QIIQQQ"),
+    55: _codec(ModelFacts, "H", "bytes"),
 }
 _TYPE_OF: dict[type[Any], int] = {codec.record: number for number, codec in CODECS.items()}
 
@@ -462,9 +474,11 @@ RAN = 54
 _RAN = CODECS[RAN].fixed
 
 
-def encode_ran(batch: int, layout: int, gather_ns: int, run_ns: int, scatter_ns: int) -> bytes:
+def encode_ran(
+    batch: int, layout: int, size: int, gather_ns: int, run_ns: int, scatter_ns: int
+) -> bytes:
     """A `Ran`, as `encode` would write it: it is sent for every batch."""
-    return _RAN.pack(RAN, batch, layout, gather_ns, run_ns, scatter_ns)
+    return _RAN.pack(RAN, batch, layout, size, gather_ns, run_ns, scatter_ns)
 
 
 def decode_ran(data: bytes) -> Ran:

@@ -109,7 +109,7 @@ class Worker:
                 self._scatter_part(number, items, outcome, unreadable)
             scatter_ns += time.monotonic_ns() - ran
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
-        self._send(m.encode_ran(number, usual, *times))
+        self._send(m.encode_ran(number, usual, rows, *times))
 
     def _run_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
