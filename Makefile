@@ -37,10 +37,8 @@ demo: venv  ## see Penstock at work
 	@$(VENV)/bin/penstock demo
 
 .PHONY: test
-test: venv  ## run the tests; what fails is run once more, and must pass then
-	$(VENV)/bin/python -m pytest || { \
-		echo "Some tests failed. On a slow machine a few are unsteady: once more, only those."; \
-		$(VENV)/bin/python -m pytest --last-failed --last-failed-no-failures none; }
+test: venv  ## run the tests
+	$(VENV)/bin/python -m pytest
 
 .PHONY: check
 check: venv  ## the gate: format, lint, types, layers, tests
@@ -58,6 +56,7 @@ format: venv  ## format the code and fix what lint can fix
 .PHONY: bench
 bench: $(BENCH_VENV)/.stamp  ## measure Penstock beside what people use today
 	$(BENCH_VENV)/bin/python -m benchmarks.core
+	$(BENCH_VENV)/bin/python -m benchmarks.models
 
 .PHONY: soak
 soak: venv  ## run it for long and look for leaks (SECONDS=600)

@@ -1,8 +1,9 @@
-"""What every test shares: a folder of its own for engines' sockets, and hypothesis's manners."""
+"""What every test shares: folders of its own for engines' sockets and for the cache,
+and hypothesis's manners."""
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +31,26 @@ settings.load_profile("penstock")
 def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Engines that tests start are found here, never among the user's own."""
     folder = tmp_path_factory.mktemp("engines") / "sockets"
-    before = os.environ.get("PENSTOCK_DIR")
-    os.environ["PENSTOCK_DIR"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["PENSTOCK_DIR"]
-    else:
-        os.environ["PENSTOCK_DIR"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What is found out about models is remembered here, and forgotten with the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts tests and what they start, also when a shell runs them in the background:
+    what it starts there ignores that signal, and so does all that is started from it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

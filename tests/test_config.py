@@ -65,6 +65,14 @@ def test_impossible_engine_settings_are_refused(settings: dict[str, object]) -> 
         {"max_batch": 65_537},
         {"max_batch": "32"},
         {"max_batch": 2.5},
+        {"compile": "fast"},
+        {"ladder": (0, 8)},
+        {"ladder": (8, 64)},
+        {"ladder": "1,8"},
+        {"ladder": (1, 2.5)},
+        {"ladder": tuple(range(1, 101)), "max_batch": 100},
+        {"tolerance": -0.1},
+        {"tolerance": "much"},
         {"name": "a/b"},
         {"inputs": "float32"},
         {"inputs": {}},
@@ -111,9 +119,35 @@ def test_models_get_names_from_their_sources() -> None:
 def test_sources() -> None:
     assert source_text("a.b:c") == "a.b:c"
     assert source_text("file.py:f") == f"{os.getcwd()}/file.py:f"
-    assert source_text(Path("x.keras")) == "x.keras"
+    assert source_text(Path("x.keras")) == f"{os.getcwd()}/x.keras"
     assert source_text(os.path.join) == "posixpath:join"
     assert source_text(Path) in ("pathlib:Path", "pathlib._local:Path")
+
+
+def test_a_ladder_is_sorted_and_ends_with_the_largest_batch() -> None:
+    model = Model("a:b", ladder=[8, 1, 8])
+    assert model.ladder == (1, 8, 32)
+    assert from_json(to_json([model], EngineConfig()))[0] == (model,)
+    assert Model("a:b").ladder == ()
+
+
+def test_an_unknown_compile_mode_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigError, match="auto, function, frozen, xla, frozen-xla; got 'fast'"):
+        Model("a:b", compile="fast")
+
+
+def test_steps_are_sources_too() -> None:
+    model = Model("a:b", preprocess=os.path.join, postprocess="file.py:f")
+    assert model.preprocess == "posixpath:join"
+    assert model.postprocess == f"{os.getcwd()}/file.py:f"
+    assert from_json(to_json([model], EngineConfig()))[0] == (model,)
+    with pytest.raises(ConfigError, match="top level"):
+        Model("a:b", preprocess=lambda x: x)
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "v:2").mkdir()
+    assert source_text(tmp_path / "v:2") == f"{tmp_path}/v:2"
 
 
 def test_sources_that_no_worker_can_import_are_refused() -> None:
@@ -124,7 +158,7 @@ def test_sources_that_no_worker_can_import_are_refused() -> None:
         Model(inner)
     with pytest.raises(ConfigError, match="top level"):
         Model(lambda x: x)
-    with pytest.raises(ConfigError, match="text or a function"):
+    with pytest.raises(ConfigError, match="a text, a function or a Keras model"):
         Model(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="empty"):
         Model("")

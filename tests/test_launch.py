@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -81,6 +82,26 @@ def test_descendants_in_sessions_of_their_own_are_killed() -> None:
         launch.kill_descendants(shell.pid)
         until(lambda: not any(is_alive(pid) for pid in below))
         assert shell.wait(20) == 0
+
+
+def test_a_family_is_killed_before_it_can_start_another() -> None:
+    """The shell starts a new sleeper as soon as the old one is gone."""
+    with subprocess.Popen(["setsid", "sh", "-c", "while :; do sleep 600; done"]) as shell:
+        (sleeper,) = until(lambda: launch.children(shell.pid))
+        launch.kill_family(shell.pid)
+        shell.wait(20)
+        until(lambda: not is_alive(sleeper))
+        assert _in_session(shell.pid) == []
+
+
+def _in_session(session: int) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(int(name)) == session and is_alive(int(name)):
+                    found.append(int(name))
+    return found
 
 
 def test_a_process_that_is_not_there_has_no_children() -> None:

@@ -19,6 +19,7 @@ plan.py          how long, how often, which loads
 campaign.py      the run itself: sweeps, rounds, scale, memory
 memory.py        what the engine process holds
 machine.py       the facts of the machine
-targets.py       the goals, and whether the figures meet them
+goals.py         what a goal is, and whether a figure meets it
+targets.py       the goals of this benchmark
 report.py, plot.py   the table, the JSON and the picture
 """

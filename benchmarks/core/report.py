@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.core.campaign import Figures, Findings, described
+from benchmarks.core.goals import Verdict, goals_table, number
 from benchmarks.core.plan import TOTAL_OUTSTANDING, Plan
 from benchmarks.core.systems.roster import PENSTOCK
-from benchmarks.core.targets import Verdict
 from benchmarks.core.work import ANSWER_WORDS, ROW_BYTES
 
 
@@ -71,7 +71,7 @@ def show(
     console.print(_systems(findings))
     console.print(_settings(findings))
     console.print(_scale(findings))
-    console.print(_targets(verdicts))
+    console.print(goals_table(verdicts))
 
 
 def _systems(findings: Findings) -> Table:
@@ -98,7 +98,7 @@ def _measured(figures: Figures) -> list[str]:
         figures.single_p50_us(),
         figures.single_p99_us(),
     )
-    return [figures.title, *(_number(number) for number in numbers)]
+    return [figures.title, *(number(value) for value in numbers)]
 
 
 def _settings(findings: Findings) -> Table:
@@ -120,38 +120,7 @@ def _scale(findings: Findings) -> Table:
         loss = findings.scale.loss(clients)
         table.add_row(
             str(clients),
-            _number(findings.scale.rows_per_s(clients)),
+            number(findings.scale.rows_per_s(clients)),
             "—" if loss is None else f"{100 * loss:.0f} %",
         )
     return table
-
-
-def _targets(verdicts: list[Verdict]) -> Table:
-    table = Table(title="Goals")
-    table.add_column("what")
-    for column in ("figure", "goal", "stretch"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict")
-    for verdict in verdicts:
-        table.add_row(
-            verdict.name,
-            f"{_number(verdict.figure)} {verdict.unit}",
-            f"{verdict.relation} {verdict.goal:,g}",
-            "" if verdict.stretch is None else f"{verdict.relation} {verdict.stretch:,g}",
-            _word(verdict),
-        )
-    return table
-
-
-def _word(verdict: Verdict) -> str:
-    if verdict.met is None:
-        return "[yellow]not measured[/]"
-    if not verdict.met:
-        return "[red]not met[/]"
-    return "[green]met, stretch too[/]" if verdict.stretch_met else "[green]met[/]"
-
-
-def _number(figure: float | None) -> str:
-    if figure is None:
-        return "—"
-    return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

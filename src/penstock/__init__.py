@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.client.client import Client, connect
     from penstock.config import EngineConfig, Model
     from penstock.engine.owner import Engine
-    from penstock.spec import ModelSpec, TensorSpec
+    from penstock.spec import ModelSpec, Pad, TensorSpec
     from penstock.statistics import Statistics
 
 __version__ = "0.1.0"
@@ -25,6 +25,7 @@ __all__ = [
     "EngineConfig",
     "Model",
     "ModelSpec",
+    "Pad",
     "Statistics",
     "TensorSpec",
     "__version__",
@@ -38,6 +39,7 @@ _HOMES = {
     "EngineConfig": "penstock.config",
     "Model": "penstock.config",
     "ModelSpec": "penstock.spec",
+    "Pad": "penstock.spec",
     "Statistics": "penstock.statistics",
     "TensorSpec": "penstock.spec",
     "connect": "penstock.client.client",

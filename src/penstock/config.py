@@ -11,13 +11,16 @@ import dataclasses
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.spec import ModelSpec, TensorSpec, check_name, signature_of
+from penstock.spec import ModelSpec, TensorSpec, check_name, pads_of, signature_of
+
+COMPILE_MODES = ("function", "frozen", "xla", "frozen-xla")
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -28,13 +31,24 @@ def _setting(default: Any, help: str) -> Any:
 class Model:
     """A model and how it may be run.
 
-    `source` is `"module:callable"`, `"path/file.py:callable"` or a function that another process
-    can import. A class is instantiated once in each worker; what comes out is called with an array
-    (or a dict of arrays, when the caller passed a dict) whose first axis is rows, and returns one.
-    The arrays that it gets are the worker's batch buffers: read them, do not keep them.
+    `source` is one of
+
+    - a Keras file (`.keras`, `.h5`) or a SavedModel folder
+    - a Keras model of this process; the engine gets a copy of what it is when the engine starts
+    - `"module:callable"`, `"path/file.py:callable"`, or a function that another process can import
+
+    What a callable is decides how it is used. A Keras model or a `tf.function` is compiled. A class
+    is instantiated once in each worker, and a function without required parameters is called once:
+    what comes out is the model. Any other function is called with an array (or a dict of arrays,
+    when the caller passed a dict) whose first axis is rows, and returns one; the arrays that it
+    gets are the worker's batch buffers: read them, do not keep them.
+
+    `inputs` declares what callers send: `("float32", (224, 224, 3))`, or a dict of such by name.
+    TensorFlow models mostly know; `preprocess` needs it. A single output is answered as an array,
+    several as a dict. `pad` (a `Pad`, or several) lets rows of different lengths share batches.
     """
 
-    source: str | Callable[..., Any]
+    source: Any
     name: str = ""
     inputs: Any = None
     outputs: Any = None
@@ -43,14 +57,55 @@ class Model:
         True,
         "whether rows are independent of each other; if not: no batching, one worker, no retry",
     )
+    signature: str = _setting("", "which signature of a SavedModel (default: serving_default)")
+    preprocess: str | Callable[..., Any] = _setting(  # noqa: RUF009
+        "", "a TensorFlow function (module:function) from what callers send to the model's inputs"
+    )
+    postprocess: str | Callable[..., Any] = _setting(  # noqa: RUF009
+        "", "a TensorFlow function (module:function) from the model's outputs to the answers"
+    )
+    unsafe: bool = _setting(False, "whether code that a model's file holds (Lambda layers) may run")
+    compile: str = _setting(
+        "auto", f"how a TensorFlow model is compiled: auto (measured), {', '.join(COMPILE_MODES)}"
+    )
+    ladder: tuple[int, ...] = _setting(
+        (), "the sizes that batches are padded to (default: 1, 2, 4, ... where sizes are compiled)"
+    )
+    tolerance: float = _setting(
+        0.0,
+        "how far a compile mode's answers may be off, as a share of their size "
+        "(0: 0.001, and 0.02 in half precision or on a GPU)",
+    )
+    sample: str = _setting(
+        "", "'module:function' that returns a few rows of input, to warm up and measure with"
+    )
+
+    pad: Any = ()
+    weight: float = _setting(
+        1.0, "its share of a busy device, in proportion to the other models' weights"
+    )
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "source", source_text(self.source))
-        put(self, "name", check_name(self.name or _default_name(str(self.source)), "model name"))
+        live = is_keras_model(self.source)
+        if not live:
+            put(self, "source", source_text(self.source))
+        default = _plain(self.source.name) if live else _default_name(self.source)
+        put(self, "name", check_name(self.name or default, "model name"))
         put(self, "inputs", signature_of(self.inputs))
         put(self, "outputs", signature_of(self.outputs))
+        for step in ("preprocess", "postprocess"):
+            if getattr(self, step):
+                put(self, step, source_text(getattr(self, step)))
         _check_count("max_batch", self.max_batch, 1, 65_536)
+        if self.compile not in ("auto", *COMPILE_MODES):
+            known = ", ".join(("auto", *COMPILE_MODES))
+            raise ConfigError(f"compile: expected one of {known}; got {self.compile!r}")
+        put(self, "ladder", _ladder(self.ladder, self.max_batch))
+        _check_range("tolerance", self.tolerance, 0.0, 1.0)
+        put(self, "sample", source_text(self.sample) if self.sample else "")
+        _check_range("weight", self.weight, 1e-3, 1e3)
+        put(self, "pad", pads_of(self.pad))
 
     @property
     def spec(self) -> ModelSpec:
@@ -111,21 +166,32 @@ def _model(value: Any, name: str = "") -> Model:
     return Model(value, name=name)
 
 
+def is_keras_model(value: Any) -> bool:
+    """Whether this is a Keras model, of Keras 3 or of `tf_keras`. Imports neither."""
+    modules = (sys.modules.get(name) for name in ("keras", "tf_keras"))
+    kinds = (getattr(module, "Model", None) for module in modules)
+    return any(isinstance(kind, type) and isinstance(value, kind) for kind in kinds)
+
+
 def source_text(source: Any) -> str:
-    """How another process finds this source: the text itself, or `module:function`."""
+    """How another process finds this source: a path, or `module:function`."""
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
     if isinstance(source, str):
         if not source:
             raise ConfigError("an empty source; expected 'module:callable' or a path")
         path, colon, attribute = source.rpartition(":")
-        if colon and path.endswith(".py"):
+        if not colon or os.path.exists(source):
+            return os.path.abspath(source)
+        if path.endswith(".py"):
             return f"{Path(path).resolve()}:{attribute}"
         return source
     module = getattr(source, "__module__", None)
     qualified = getattr(source, "__qualname__", "")
     if not callable(source) or module is None or not qualified:
-        raise ConfigError(f"a model's source is a text or a function; got {type(source).__name__}")
+        raise ConfigError(
+            f"a model's source is a text, a function or a Keras model; got {type(source).__name__}"
+        )
     if module == "__main__":
         raise ConfigError(
             f"{qualified!r} is defined in the script that runs, which a worker does not run again: "
@@ -141,8 +207,21 @@ def source_text(source: Any) -> str:
 
 def _default_name(source: str) -> str:
     path, _, attribute = source.rpartition(":")
-    stem = attribute if path else Path(source).stem
-    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("-._")[:64] or "model"
+    return _plain(attribute if path else Path(source).stem)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("-._")[:64] or "model"
+
+
+def _ladder(sizes: Any, max_batch: int) -> tuple[int, ...]:
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Sequence):
+        raise ConfigError(f"ladder: expected sizes, for example (1, 8, 32); got {sizes!r}")
+    if len(sizes) > 64:
+        raise ConfigError(f"ladder: at most 64 sizes, got {len(sizes)}")
+    for size in sizes:
+        _check_count("ladder", size, 1, max_batch)
+    return tuple(sorted({*sizes, max_batch})) if sizes else ()
 
 
 def _check_count(name: str, value: int, low: int, high: int) -> None:

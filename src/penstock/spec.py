@@ -162,6 +162,53 @@ class ModelSpec:
                 raise ModelError(f"{label}: the model declares {tensor}, returned {given[name]}")
 
 
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """An axis of an input that is padded, so that rows of different lengths share batches.
+
+    `axis` is of a row (the rows axis not counted), `sizes` are what it is padded to, with `value`.
+    `mask` and `lengths` name inputs of the model that are made from the rows: which elements are
+    real, and how many. The same axis of the outputs in `trim` ("" for the only one) is cut back to
+    the longest row of the call. `input` may be left out when the model has only one.
+    """
+
+    sizes: Any
+    input: str = ""
+    axis: int = 0
+    value: Any = 0
+    mask: str = ""
+    lengths: str = ""
+    trim: Any = ()
+
+    def __post_init__(self) -> None:
+        sizes = (self.sizes,) if isinstance(self.sizes, int) else tuple(self.sizes)
+        if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+            raise ConfigError(f"pad: sizes are whole numbers from 1 on; got {self.sizes!r}")
+        if type(self.axis) is not int or not 0 <= self.axis < MAX_RANK:
+            raise ConfigError(f"pad: axis is 0 to {MAX_RANK - 1}, of a row; got {self.axis!r}")
+        if (self.mask or self.lengths) and not self.input:
+            raise ConfigError(
+                "pad: a model with a mask or lengths has several inputs: name `input`"
+            )
+        trim = (self.trim,) if isinstance(self.trim, str) else tuple(self.trim)
+        object.__setattr__(self, "sizes", tuple(sorted(set(sizes))))
+        object.__setattr__(self, "trim", trim)
+
+
+def pads_of(value: Any) -> tuple[Pad, ...]:
+    """What people write of padding: one `Pad`, several, or what JSON makes of them."""
+    given = [value] if isinstance(value, (Pad, Mapping)) else list(value or ())
+    pads: list[Pad] = []
+    for pad in given:
+        try:
+            pads.append(pad if isinstance(pad, Pad) else Pad(**pad))
+        except TypeError as error:
+            raise ConfigError(f"pad: expected a Pad, got {pad!r} ({error})") from None
+    if len({pad.input for pad in pads}) < len(pads):
+        raise ConfigError("pad: two Pads for one input; one axis of an input can be padded")
+    return tuple(pads)
+
+
 def _names(signature: Signature) -> str:
     return ", ".join(repr(tensor.name) for tensor in signature)
 

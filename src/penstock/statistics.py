@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -31,12 +31,35 @@ class BatchStatistics:
 
 
 @dataclass(frozen=True)
+class Percentiles:
+    """Seconds within which half, nine tenths and 99 of 100 were done, in the last seconds."""
+
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+@dataclass(frozen=True)
 class ModelStatistics:
-    """A model and its limits."""
+    """A model: its limits, what waits for it, its batches and why they were closed.
+
+    `padding` counts rows that were run only to fill a compiled size. `times` has percentiles of the
+    last seconds: in the queue, from sending a batch to its return (`run`), and in all (`total`).
+    `facts` is what the worker found out at load: how it is compiled, how long each size takes.
+    """
 
     name: str
     max_batch: int
     batched: bool
+    queued_rows: int = 0
+    batches: int = 0
+    rows: int = 0
+    padding: int = 0
+    busy: float = 0.0
+    sizes: dict[int, int] = field(default_factory=dict)
+    closed: dict[str, int] = field(default_factory=dict)
+    times: dict[str, Percentiles] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,8 +119,14 @@ def statistics_of(data: bytes) -> Statistics:
             **values,
             "requests": RequestStatistics(**values["requests"]),
             "batches": BatchStatistics(batches["count"], batches["rows"], sizes),
-            "models": tuple(ModelStatistics(**model) for model in values["models"]),
+            "models": tuple(_model(model) for model in values["models"]),
             "workers": tuple(WorkerStatistics(**worker) for worker in values["workers"]),
             "clients": tuple(ClientStatistics(**client) for client in values["clients"]),
         }
     )
+
+
+def _model(values: dict[str, Any]) -> ModelStatistics:
+    sizes = {int(size): count for size, count in values["sizes"].items()}
+    times = {name: Percentiles(*shares) for name, shares in values["times"].items()}
+    return ModelStatistics(**{**values, "sizes": sizes, "times": times})

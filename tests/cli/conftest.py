@@ -48,6 +48,7 @@ class Shop:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self._begun: list[subprocess.Popen[str]] = []
         self.folder = place / "run"
         self.state = place / "state"
         self.environment = {
@@ -76,7 +77,7 @@ class Shop:
         )
 
     def begin(self, *arguments: object, **options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command(*arguments),
             cwd=self.place,
             env=self.environment,
@@ -85,6 +86,8 @@ class Shop:
             text=True,
             **options,
         )
+        self._begun.append(process)
+        return process
 
     def json(self, *arguments: object) -> object:
         done = self.run(*arguments, "--json")
@@ -92,6 +95,9 @@ class Shop:
         return json.loads(done.stdout)
 
     def end_all(self) -> None:
+        for process in self._begun:
+            with process:  # closes its pipes
+                process.kill()
         for engine in self.json("ps"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(engine["pid"], signal.SIGKILL)
@@ -100,5 +106,13 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path):
     shop = Shop(tmp_path)
+    yield shop
+    shop.end_all()
+
+
+@pytest.fixture(scope="module")
+def shared_shop(tmp_path_factory: pytest.TempPathFactory):
+    """One for all tests of a module, for those that only look."""
+    shop = Shop(tmp_path_factory.mktemp("shop"))
     yield shop
     shop.end_all()

@@ -32,7 +32,7 @@ def test_version(shop):
 def test_help_lists_the_commands(shop):
     done = shop.run("--help")
     assert done.returncode == 0
-    for name in ("demo", "up", "down", "ps"):
+    for name in ("demo", "up", "down", "ps", "top", "trace", "doctor"):
         assert f"\n  {name} " in done.stdout
 
 
@@ -43,7 +43,17 @@ def test_an_unknown_command_is_a_usage_error(shop):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["up", "--help"], ["down", "nobody"], ["ps"], ["--version"]]
+    "arguments",
+    [
+        ["--help"],
+        ["up", "--help"],
+        ["down", "nobody"],
+        ["ps"],
+        ["top", "nobody"],
+        ["trace", "nobody"],
+        ["doctor"],
+        ["--version"],
+    ],
 )
 def test_starts_without_numpy(shop, arguments):
     probe = (
@@ -152,4 +162,7 @@ def test_commands_are_found_by_name_only():
         "up",
         "down",
         "ps",
+        "top",
+        "trace",
+        "doctor",
     }

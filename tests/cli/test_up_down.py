@@ -67,7 +67,9 @@ def test_json_for_scripts(shop):
     assert Path(up["address"]).is_socket()
     assert Path(up["log"]) == shop.state / "penstock" / "vision.log"
     (told,) = shop.json("ps")
-    assert told["models"] == [{"name": "double", "max_batch": 8, "batched": True}]
+    (model,) = told["models"]
+    limits = {key: model[key] for key in ("name", "max_batch", "batched", "rows")}
+    assert limits == {"name": "double", "max_batch": 8, "batched": True, "rows": 0}
     down = shop.json("down", "vision")
     assert (down["result"], down["pid"]) == ("ended", up["pid"])
     assert not is_alive(up["pid"])
@@ -196,9 +198,7 @@ def test_an_engine_outlives_the_shell_that_started_it(shop):
 def test_an_interrupted_up_leaves_nothing(shop):
     for number in (signal.SIGINT, signal.SIGTERM):
         process = shop.begin("up", "slow:double")
-        until(lambda: shop.json("ps"))
-        (loading,) = shop.json("ps")
-        assert loading["state"] == "loading"
+        (loading,) = until(lambda: [one for one in shop.json("ps") if one["state"] == "loading"])
         process.send_signal(number)
         _, told = process.communicate(timeout=LIMIT)
         assert process.returncode == 130

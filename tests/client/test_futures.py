@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import gc
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 
 import penstock
+from penstock.client.reader import Reader
+from penstock.client.waiting import Latch
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -431,16 +434,25 @@ def test_an_answer_keeps_its_client_alive(engine: penstock.Engine, gate: Gate) -
     assert answer.result(30).tolist() == [4]
 
 
+def _waits(thread: int) -> bool:
+    """Whether that thread waits for an answer: reading itself, or for another that reads."""
+    places = (Reader._wait.__code__, Latch.wait.__code__)
+    return sys._current_frames()[thread].f_code in places
+
+
+@pytest.mark.parametrize("callback", [False, True])
 def test_an_interrupt_while_waiting_costs_one_call_only(
-    labelled: penstock.Client, gate: Gate
+    labelled: penstock.Client, gate: Gate, callback: bool
 ) -> None:
-    other = labelled.submit(gate.rows(1), model="gated")
-    gate.wait_started()
     main = threading.main_thread().ident
     assert main is not None
+    assert labelled.predict(np.ones(1), model="doubled").tolist() == [2]
+    other = labelled.submit(gate.rows(1), model="gated")
+    if callback:
+        other.add_done_callback(lambda _: None)  # then it is the session's thread that reads
 
     def interrupt() -> None:
-        until(lambda: _own(labelled).outstanding == 2)
+        until(lambda: _waits(main))
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)

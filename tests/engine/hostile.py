@@ -90,7 +90,7 @@ _cancel = st.builds(
     lambda numbers: Word(m.encode(m.Cancel([(number,) for number in numbers]))),
     st.lists(_SMALL | _HUGE.map(lambda n: _cut(n, 64)), max_size=4),
 )
-_ask = st.builds(lambda token: Word(m.encode(m.Ask(token))), _SMALL)
+_ask = st.builds(lambda token: Word(m.encode(m.Ask(token, 0))), _SMALL)
 _honest = st.one_of(_hello, _add, _drop, _layout, _submit(), _cancel, _ask)
 _raw = st.builds(
     lambda data, files: Word(data, tuple(files)),

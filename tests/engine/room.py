@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,15 @@ class Room:
         self.from_worker(index, m.OutputLayout(1, output))
         self.from_worker(index, m.Ran(batch, 1, 1, 1, 1, 1))
 
+    def finish(self, index: int = 0, takes: int = 0, size: int = 0) -> int:
+        """After so long a worker has done its oldest batch, at this size; returns its number."""
+        self.now += takes
+        batch = next(iter(self.core.workers[index].batches.values()))
+        self.from_worker(index, m.OutputLayout(1, OUTPUT))
+        self.from_worker(index, m.Ran(batch.number, 1, size or batch.rows, 10, 20, 30))
+        self.step()
+        return batch.number
+
     def exit(self, index: int, how: str = "it was killed by SIGKILL") -> None:
         """A worker's process is gone."""
         self.core.health.exited(self.core.workers[index], how, self.now)
@@ -112,6 +122,15 @@ class Room:
         self.step()
         self.effects.take_clients()
 
+    def ask(self, client: int, what: int) -> Any:
+        """What the engine tells this client of the ASK_ thing."""
+        self.effects.take_clients()
+        self.say(client, m.Ask(99, what))
+        pieces = [sent.record for sent in self.effects.take_clients() if sent.peer == client]
+        assert [piece.last for piece in pieces] == [0] * (len(pieces) - 1) + [1]
+        assert all(piece.token == 99 for piece in pieces)
+        return json.loads(b"".join(piece.data for piece in pieces))
+
     def step(self, passes: int = 0) -> None:
         """Time passes, and the engine does what is due."""
         self.now += passes
@@ -143,7 +162,7 @@ def item(number: int, **changes: int) -> m.SubmitItem:
         "input_bytes": ROW_BYTES * rows,
         "rows": rows,
         "priority": 0,
-        "flags": 0,
+        "caller": 0,
         "deadline": 0,
     }
     return m.SubmitItem(**(values | changes))

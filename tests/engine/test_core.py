@@ -66,7 +66,7 @@ def test_a_worker_may_say_more_of_its_models() -> None:
 def test_statistics_are_told_in_pieces_that_fit(room: Room) -> None:
     clients = [room.connect(segments=0, layouts=False) for _ in range(600)]
     room.effects.take_clients()
-    room.say(clients[0], m.Ask(41))
+    room.say(clients[0], m.Ask(41, 0))
     pieces = [sent.record for sent in room.effects.take_clients()]
     assert len(pieces) > 1
     assert all(piece.token == 41 for piece in pieces)
@@ -715,7 +715,7 @@ def test_counts_add_up(room: Room) -> None:
     room.submit(client, 4)
     room.say(client, m.Cancel([(4,)]))
     room.effects.take_clients()
-    room.say(client, m.Ask(1))
+    room.say(client, m.Ask(1, 0))
     (answer,) = _records(room, client)
     told = json.loads(answer.data)  # type: ignore[attr-defined]
     assert told["requests"] == {

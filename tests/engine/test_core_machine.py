@@ -6,6 +6,7 @@ end, every segment from its descriptor to its unmapping, and every descriptor un
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -120,10 +121,17 @@ class CoreMachine(RuleBasedStateMachine):
         rows=st.lists(st.integers(0, 5), min_size=1, max_size=6),
         layout=st.sampled_from([_BATCHED, _BATCHED, _UNBATCHED]),
         priority=st.integers(-1, 1),
-        waits=st.none() | st.integers(1, 3 * SECOND),
+        caller=st.integers(0, 2),
+        waits=st.none() | st.integers(1, 3 * SECOND) | st.integers(1, SECOND // 100),
     )
     def submit(
-        self, data: st.DataObject, rows: list[int], layout: int, priority: int, waits: int | None
+        self,
+        data: st.DataObject,
+        rows: list[int],
+        layout: int,
+        priority: int,
+        caller: int,
+        waits: int | None,
     ) -> None:
         client = self._any_client(data)
         places = [number for owner, number in self.segments if owner == client]
@@ -146,7 +154,7 @@ class CoreMachine(RuleBasedStateMachine):
                     count * ROW_BYTES,
                     count,
                     priority,
-                    0,
+                    caller,
                     until,
                 )
             )
@@ -210,7 +218,7 @@ class CoreMachine(RuleBasedStateMachine):
         elif how == 2:
             say(client, m.Submit([m.SubmitItem(1, 1, 1, 2**64 - 1, 64, 64, 1, 0, 0, 0)]))
         elif how == 3:
-            say(client, m.Ask(1), lend())
+            say(client, m.Ask(1, 0), lend())
         elif how == 4:
             say(client, m.AddSegment(7, 1 << 60), lend())
         elif how == 5:
@@ -269,19 +277,34 @@ class CoreMachine(RuleBasedStateMachine):
             self._say(index, m.LoadFailed(Kind.MODEL_LOAD, "no"))
         self._exits(index)
 
+    @rule(
+        data=st.data(),
+        model=st.integers(0, 1),
+        ladder=st.sampled_from([[], [1], [1, 2, 4]]),
+        takes=st.integers(1, SECOND // 50),
+    )
+    def tell_facts(self, data: st.DataObject, model: int, ladder: list[int], takes: int) -> None:
+        index = self._any_process(data, lambda p: True)
+        if index is None:
+            return
+        facts = {"ladder": ladder, "latency": {str(size): size * takes for size in ladder}}
+        self._say(index, m.ModelFacts(model, json.dumps(facts).encode()))
+        self._look()
+
     @rule(data=st.data(), whole=st.booleans())
     def answer(self, data: st.DataObject, whole: bool) -> None:
         index = self._any_process(data, lambda p: p.batches)
         if index is None:
             return
         process = self.processes[index]
-        number = next(iter(process.batches))
+        number, entries = next(iter(process.batches.items()))
+        size = sum(entry.rows for entry in entries)
         self._tell_layout(index)
         if whole:
-            self._say(index, m.Ran(number, 1, 1, 1, 1, 1))
+            self._say(index, m.Ran(number, 1, size, 1, 1, 1))
         else:
             self._answer_in_parts(index, number, data)
-            self._say(index, m.Ran(number, 0, 1, 1, 1, 1))
+            self._say(index, m.Ran(number, 0, size, 1, 1, 1))
         self._forget_batch(index, number)
         self._look()
 
@@ -364,7 +387,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     # ── time, and the end ───────────────────────────────────────────────────────────────────
 
-    @rule(passes=st.integers(0, 2 * SECOND) | st.integers(0, 30 * SECOND))
+    @rule(
+        passes=st.integers(0, SECOND // 50)
+        | st.integers(0, 2 * SECOND)
+        | st.integers(0, 30 * SECOND)
+    )
     def time_passes(self, passes: int) -> None:
         until = self.room.now + passes
         for _ in range(2_000):  # the engine is called when it asked for it

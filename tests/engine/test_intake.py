@@ -108,7 +108,9 @@ _REFUSED: dict[str, tuple[Callable[[Room, int], None], str]] = {
     "segment without descriptor": (_record(m.AddSegment(5, 4096)), "0 descriptors"),
     "segment with two descriptors": (_with_descriptors(m.AddSegment(5, 4096), 2), "2 descriptors"),
     "descriptor with a submit": (_with_descriptors(m.Submit([item(7)]), 1), "Submit"),
-    "descriptor with an ask": (_with_descriptors(m.Ask(1), 1), "1 descriptors"),
+    "descriptor with an ask": (_with_descriptors(m.Ask(1, 0), 1), "1 descriptors"),
+    "an ask for nothing there is": (_record(m.Ask(1, 3)), "nothing to ask for with the number 3"),
+    "an ask for the last number": (_record(m.Ask(1, 255)), "number 255"),
     "drop of nothing": (_record(m.DropSegment(44)), "segment 44"),
     "dropped twice": (_dropped_twice, "segment 1"),
     "used after its drop": (_used_after_drop, "segment 1"),
@@ -123,7 +125,7 @@ _REFUSED: dict[str, tuple[Callable[[Room, int], None], str]] = {
     "a record of a worker's": (_record(m.Ran(1, 1, 1, 1, 1, 1)), "Ran"),
     "a batch": (_say(m.encode_run(1, 1, [])[0]), "Run"),
     "no record": (_say(b"\xee\x01\x02"), "type 238"),
-    "half a record": (_say(m.encode(m.Ask(1))[:-1]), "Ask"),
+    "half a record": (_say(m.encode(m.Ask(1, 0))[:-1]), "Ask"),
     "stop with no number": (_record(m.Stop(float("nan"))), "drain"),
     "stop in the past": (_record(m.Stop(-1.0)), "drain"),
     "stop for ever": (_record(m.Stop(float("inf"))), "drain"),
@@ -163,7 +165,7 @@ def _serve_everything(room: Room) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [m.Submit([item(1)]), m.Ask(1), m.Stop(1.0), m.Layout(1, 0, INPUT), m.DropSegment(1)],
+    [m.Submit([item(1)]), m.Ask(1, 0), m.Stop(1.0), m.Layout(1, 0, INPUT), m.DropSegment(1)],
 )
 def test_hello_comes_first(room: Room, record: object) -> None:
     room.core.connected(99, 1)

@@ -42,7 +42,7 @@ def test_one_that_never_reads_statistics(scene, raw):
     most = 0
     for number in range(200_000):
         try:
-            hostile.send(m.Ask(number))
+            hostile.send(m.Ask(number, 0))
         except Closed:
             break
         if number % 500 == 0:
@@ -182,8 +182,8 @@ def test_a_last_word_counts_from_one_who_has_not_read_everything(start, raw):
     """`Stop`, and then the line is dead: the engine ends nevertheless."""
     engine = start()
     leaving = raw(engine)
-    leaving.send(m.Ask(1))
-    leaving.send(m.Ask(2))
+    leaving.send(m.Ask(1, 0))
+    leaving.send(m.Ask(2, 0))
     assert leaving.readable(), "its answer is there, and is not read"
     leaving.send(m.Stop(0.0))
     leaving.close()

@@ -321,7 +321,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(onlooker, raw):
     pid = engine.statistics().pid
     before = leftovers.footprint(pid)
     hostile = raw(engine)
-    hostile.send(m.Ask(1), 1, 1, 1)
+    hostile.send(m.Ask(1, 0), 1, 1, 1)
     assert "descriptors" in hostile.why_closed()
     hostile.close()
     onlooker.go_on()

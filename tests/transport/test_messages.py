@@ -90,6 +90,7 @@ def test_type_numbers_are_never_changed() -> None:
         "Cancelled": 30,
         "Answer": 31,
         "Rejected": 32,
+        "CardPads": 33,
         "MapSegment": 40,
         "UnmapSegment": 41,
         "RunLayout": 42,
@@ -99,6 +100,7 @@ def test_type_numbers_are_never_changed() -> None:
         "ItemPart": 52,
         "ItemFailed": 53,
         "Ran": 54,
+        "ModelFacts": 55,
     }
 
 
@@ -108,7 +110,7 @@ def _tail_text(tail: Any) -> str:
 
 def test_layouts_of_this_version_are_never_changed() -> None:
     """Whoever changes one of these raises `VERSION` and writes down the new ones."""
-    assert m.VERSION == 1
+    assert m.VERSION == 2
     assert m.MAX_MESSAGE == 60_000
     assert {
         number: codec.fixed.format
@@ -119,9 +121,9 @@ def test_layouts_of_this_version_are_never_changed() -> None:
         2: "<BIQ",
         3: "<BI",
         4: "<BIHtensors",
-        5: "<B<QIIQQQIhHq",
+        5: "<B<QIIQQQIhIq",
         6: "<B<Q",
-        7: "<BI",
+        7: "<BIB",
         8: "<Bd",
         20: "<BHIIQII",
         21: "<BHIBtext",
@@ -136,6 +138,7 @@ def test_layouts_of_this_version_are_never_changed() -> None:
         30: "<B<Q",
         31: "<BIBbytes",
         32: "<Btext",
+        33: "<BHbytes",
         40: "<BIIQ",
         41: "<BII",
         42: "<BIHtensors",
@@ -144,7 +147,8 @@ def test_layouts_of_this_version_are_never_changed() -> None:
         51: "<BBtext",
         52: "<BQIIIIBQ",
         53: "<BQIIIBtext",
-        54: "<BQIQQQ",
+        54: "<BQIIQQQ",
+        55: "<BHbytes",
     }
     assert len(m.SubmitItem._fields) == len(m.SUBMIT_ITEM.unpack(bytes(m.SUBMIT_ITEM.size)))
     assert len(m.RunItem._fields) == len(m.RUN_ITEM.unpack(bytes(m.RUN_ITEM.size)))
@@ -317,4 +321,4 @@ def test_which_records_carry_a_descriptor() -> None:
     assert m.descriptors_of(m.Part(1, 0, 1, 1, 0, 0)) == 0
     assert m.descriptors_of(m.Part(1, 0, 1, 1, 1, 9)) == 1
     assert m.descriptors_of(m.ItemPart(1, 0, 0, 1, 1, 1, 9)) == 1
-    assert m.descriptors_of(m.Ask(1)) == 0
+    assert m.descriptors_of(m.Ask(1, 0)) == 0

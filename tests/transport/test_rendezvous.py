@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,26 @@ def test_a_name_is_taken_once(folder: Path) -> None:
     assert list(folder.iterdir()) == []
     again = rendezvous.take_lock(path)
     rendezvous.release_lock(path, again)
+
+
+def test_who_sweeps_while_an_engine_starts_does_not_stop_it(folder: Path) -> None:
+    path = folder / "vision.sock"
+    sweepers = rendezvous.take_lock(path)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(rendezvous.take_lock, path, patience=20)
+        with pytest.raises(TimeoutError):
+            starting.result(0.05)
+        rendezvous.release_lock(path, sweepers)
+        rendezvous.release_lock(path, starting.result(20))
+    assert list(folder.iterdir()) == []
+
+
+def test_an_engine_that_answers_is_not_waited_for(folder: Path) -> None:
+    path = folder / "vision.sock"
+    lock = rendezvous.take_lock(path)
+    with rendezvous.listen(path), pytest.raises(NameTaken):
+        rendezvous.take_lock(path, patience=1000)
+    rendezvous.release_lock(path, lock)
 
 
 def test_names_that_begin_alike_have_locks_of_their_own(folder: Path) -> None:

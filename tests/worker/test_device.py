@@ -93,7 +93,7 @@ def test_rows_go_through_a_batch_and_come_back_to_their_own_slots(
         expected = np.concatenate([x[f"t{number}"] for x in inputs])
         assert _same(array, expected)
     before = [bytes(one.mapping.view) for one in memories]
-    outputs_signature, outputs = device.run(layout, arrays, 0, sum(counts))
+    outputs_signature, outputs = device.run(layout, arrays, sum(counts))
     targets: list[Target] = []
     first = 0
     for item in items:
@@ -220,6 +220,72 @@ def test_large_batches_after_small_ones(memory: ClientMemory) -> None:
         assert got.ctypes.data % 64 == 0
 
 
+class _Laddered(Function):
+    """Runs at 4 and at 8 rows; remembers what it was given."""
+
+    seen: Any = None
+
+    def __call__(self, inputs: Any, rows: int) -> Any:
+        self.seen = inputs
+        return super().__call__(inputs, rows)
+
+    def padded(self, rows: int) -> int:
+        return 0 if rows == 0 else 4 if rows <= 4 else 8
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_batches_are_padded_with_their_first_row(memory: ClientMemory, words: bool) -> None:
+    device = _device(memory)
+    runnable = _Laddered(_identity, ModelSpec(), 8, True, "test")
+    for counts in ([3], [1, 0, 2], [0, 1], [4], [2, 5], [8], [0], [5]):
+        rows = sum(counts)
+        numbers = np.arange(2, 2 + rows * 2, dtype=np.float32).reshape(rows, 2)
+        items: list[RunItem] = []
+        done = 0
+        for count in counts:
+            x: dict[str, Any] = {"numbers": numbers[done : done + count]}
+            if words:
+                x["words"] = np.array([f"{n}" for n in x["numbers"][:, 0]], object)
+            signature, item = memory.write(x)
+            items.append(item)
+            done += count
+        layout = RunLayout(0, runnable, signature, plan_of(signature))
+        arrays, unreadable = device.gather(layout, items)
+        size = runnable.padded(rows)
+        assert [len(array) for array in arrays] == [size] * len(signature)
+        assert unreadable == {}
+        assert arrays[0][rows:].tolist() == numbers[:1].tolist() * (size - rows)
+        assert arrays[0].ctypes.data % 64 == 0 or size == 0
+        outputs_signature, outputs = device.run(layout, arrays, rows)
+        assert len(runnable.seen["numbers"]) == size
+        np.testing.assert_array_equal(outputs[0], numbers)
+        if words:
+            assert outputs[1].tolist() == [f"{n}".encode() for n in numbers[:, 0]]
+        targets = [Target(item, 0, sum(counts[:n]), item.rows) for n, item in enumerate(items)]
+        for item, place in zip(
+            items, device.scatter(targets, outputs_signature, outputs), strict=True
+        ):
+            assert place is IN_SLOT
+            assert len(memory.read(item, outputs_signature, 0, item.rows)[0]) == item.rows
+
+
+def test_an_answer_that_is_the_batch_buffer_itself_is_out_before_the_next_batch(
+    memory: ClientMemory,
+) -> None:
+    device = _device(memory)
+    written = [memory.write(np.full((2, 3), n, np.float32)) for n in range(3)]
+    layout = RunLayout(
+        0, _Laddered(_identity, ModelSpec(), 8, True, "test"), written[0][0], plan_of(written[0][0])
+    )
+    for signature, item in written:
+        arrays, _ = device.gather(layout, [item])
+        _, outputs = device.run(layout, arrays, 2)
+        assert outputs[0].ctypes.data == arrays[0].ctypes.data
+        assert device.scatter([Target(item, 0, 0, 2)], signature, outputs) == [IN_SLOT]
+    for n, (signature, item) in enumerate(written):
+        assert memory.read(item, signature, 0, 2)[0].tolist() == [[n] * 3] * 2
+
+
 def test_models_see_what_callers_passed(memory: ClientMemory) -> None:
     seen: list[Any] = []
 
@@ -233,7 +299,7 @@ def test_models_see_what_callers_passed(memory: ClientMemory) -> None:
         layout = RunLayout(0, runnable, signature, plan_of(signature))
         device = _device(memory)
         arrays, _ = device.gather(layout, [item])
-        device.run(layout, arrays, 0, 2)
+        device.run(layout, arrays, 2)
     bare, two, one = seen
     assert isinstance(bare, np.ndarray)
     assert sorted(two) == ["a", "b"]

@@ -3,8 +3,13 @@
 - `group`: the commands by name
 - `command`: what they share: an error is one line on stderr, an exit code, `--verbose`
 - `flags`: options that are read off the fields of the settings
-- `enquiry`: a short conversation with an engine: how are you, please end
+- `enquiry`: a conversation with an engine: how are you, what happens, please end
+- `choice`: which engine is meant
+- `quantities`: numbers as people read them
 - `up`, `down`, `ps`: engines that belong to nobody
+- `top`: what an engine does just now
+- `trace`: where the time of requests goes, and what limits it
+- `doctor`: whether this machine has all that is needed
 - `demo`: what sharing a model changes, measured on this machine
 
 Exit codes: 0, all is well; 1, an error of Penstock's; 2, the command was not understood; 130,

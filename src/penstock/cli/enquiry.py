@@ -1,4 +1,4 @@
-"""A short conversation with an engine: how are you, please end.
+"""A conversation with an engine: how are you, what happens, please end.
 
 Speaks the clients' protocol, but sends no arrays, so it needs no numpy, and it is answered by an
 engine that is still loading, too. Every wait has a limit: the engine may be stopped or stuck.
@@ -6,6 +6,7 @@ engine that is still loading, too. Every wait has a limit: the engine may be sto
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import time
@@ -18,8 +19,6 @@ from penstock.transport import messages as m
 from penstock.transport import rendezvous
 from penstock.transport.channel import Channel, Closed, Oversized
 
-_TOKEN = 1
-
 
 class Enquiry:
     """A connection to the engine at an address. Raises `EngineClosed` when there is none."""
@@ -30,6 +29,7 @@ class Enquiry:
         self.pid = rendezvous.peer(sock)[0]
         self._pidfd = rendezvous.peer_pidfd(sock)
         self._channel = Channel(sock)
+        self._tokens = itertools.count(1)
         try:
             self._send(m.Hello(m.VERSION, os.getpid(), "penstock command"))
         except EngineClosed:
@@ -51,17 +51,22 @@ class Enquiry:
 
     def statistics(self, timeout: float) -> Statistics:
         """What the engine says of itself."""
-        self._send(m.Ask(_TOKEN))
+        return statistics_of(self.ask(m.ASK_STATISTICS, timeout))
+
+    def ask(self, what: int, timeout: float) -> bytes:
+        """The engine's answer to one of the questions `ASK_…`."""
+        token = next(self._tokens)
+        self._send(m.Ask(token, what))
         until = time.monotonic() + timeout
-        data = b""
+        pieces: list[bytes] = []
         while True:
             record = self._receive(until)
             if isinstance(record, m.Rejected):
                 raise EngineClosed(f"the engine at {self.address} refused: {record.text}")
-            if isinstance(record, m.Answer):
-                data += record.data
+            if isinstance(record, m.Answer) and record.token == token:
+                pieces.append(record.data)
                 if record.last:
-                    return statistics_of(data)
+                    return b"".join(pieces)
 
     def stop(self, drain: float) -> None:
         """Ask the engine to work off its queue, for at most `drain` seconds, and end."""

@@ -1,8 +1,9 @@
 """Options that are read off the fields of a settings dataclass: a new field is a new flag.
 
 The field's name, type and default become the option's, `metadata["help"]` its help. Sizes in bytes
-(fields named `…_memory` or `…_bytes`) take `512M` or `4G`. Fields that are no plain number, text or
-switch cannot be said on a command line and are left to Python.
+(fields named `…_memory` or `…_bytes`) take `512M` or `4G`, tuples of whole numbers take `1,8,32`.
+Fields that are no plain number, text or switch cannot be said on a command line and are left to
+Python.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from penstock.config import parse_bytes
 from penstock.errors import ConfigError
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_PLAIN: dict[Any, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 
 
 class Bytes(click.ParamType[int]):
@@ -31,6 +31,31 @@ class Bytes(click.ParamType[int]):
             return parse_bytes(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+
+class Numbers(click.ParamType[tuple[int, ...]]):
+    """Whole numbers with commas between them: `1,8,32`."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """The numbers, or a usage error."""
+        if not isinstance(value, str):
+            return tuple(value)
+        try:
+            return tuple(int(number) for number in value.split(",") if number.strip())
+        except ValueError:
+            self.fail(f"expected whole numbers, for example 1,8,32; got {value!r}", param, ctx)
+
+
+_PLAIN: dict[Any, click.ParamType[Any]] = {
+    int: click.INT,
+    float: click.FLOAT,
+    str: click.STRING,
+    tuple[int, ...]: Numbers(),
+}
 
 
 def settings_flags(
@@ -65,7 +90,7 @@ def _option_of(
     hints = get_type_hints(settings)
 
     def option(field: dataclasses.Field[Any]) -> Callable[[Any], Any] | None:
-        kind = _without_none(hints[field.name])
+        kind = _said(hints[field.name])
         flag = "--" + field.name.replace("_", "-")
         text = _sentence(field.metadata.get("help", ""))
         if kind is bool:
@@ -84,16 +109,20 @@ def _option_of(
             field.name,
             type=Bytes() if size else _PLAIN[kind],
             default=default,
-            show_default=not size and default not in ("", None),
+            show_default=not size and default not in ("", None, ()),
             help=text,
         )
 
     return option
 
 
-def _without_none(hint: Any) -> Any:
+def _said(hint: Any) -> Any:
+    """Of the kinds that a field may be, the one that can be said on a command line."""
+    if hint in _PLAIN:
+        return hint
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-    return kinds[0] if len(kinds) == 1 else hint
+    plain = [kind for kind in kinds if kind in _PLAIN]
+    return plain[0] if len(plain) == 1 else kinds[0] if len(kinds) == 1 else hint
 
 
 def _sentence(text: str) -> str:

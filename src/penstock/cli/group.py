@@ -13,6 +13,9 @@ _HOMES = {
     "up": "penstock.cli.up",
     "down": "penstock.cli.down",
     "ps": "penstock.cli.ps",
+    "top": "penstock.cli.top.command",
+    "trace": "penstock.cli.trace",
+    "doctor": "penstock.cli.doctor.command",
 }
 
 

@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.command import Command, folder_option, json_option, print_json
 from penstock.cli.enquiry import Enquiry
+from penstock.cli.quantities import duration
 from penstock.errors import EngineClosed
 from penstock.statistics import Statistics
 from penstock.transport import rendezvous
@@ -78,17 +79,10 @@ def _print_table(found: list[Found]) -> None:
                 f"{ready}/{len(statistics.workers)}",
                 str(len(statistics.clients)),
                 str(statistics.batches.rows),
-                _duration(statistics.uptime),
+                duration(statistics.uptime),
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{seconds:.0f} s"

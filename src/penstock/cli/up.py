@@ -56,7 +56,8 @@ def up(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Run an engine with the models SOURCE, each "module:callable" or "file.py:callable".
+    """Run an engine with the models SOURCE: Keras files, SavedModel folders, "module:callable" or
+    "file.py:callable".
 
     NAME=SOURCE gives a model a name of its own. Modules are looked for in the current folder, too.
     """

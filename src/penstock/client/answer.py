@@ -2,6 +2,9 @@
 
 Callbacks run in a thread of their own, never in the one that reads the connection: a callback that
 calls `predict` would otherwise wait for an answer that nobody can read.
+
+Telling everybody takes several steps, and the caller that reads may be interrupted between them. So
+an answer stays among the session's `unanswered` until all is done, and `end` makes up for the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import Cancelled, EngineClosed
+from penstock.client.waiting import Condition, Latch
+from penstock.errors import Cancelled, EngineClosed, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.call import Call
@@ -31,6 +35,8 @@ class Answer(Future[Any]):
 
     def __init__(self, session: Session, call: Call, keep: Any) -> None:
         super().__init__()
+        self._condition.__class__ = Condition  # cheaper than a second one
+        self.arrived = Latch()
         self._session = session
         self._call = call
         self._keep = keep  # the client lives at least as long as its answers
@@ -45,12 +51,14 @@ class Answer(Future[Any]):
                 self.set_running_or_notify_cancel()
             if self._session.pid == os.getpid():
                 self._session.cancel(self._call)
+        self._told()
         return True
 
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the error, when it is there."""
         try:
-            return super().result(self._wait(timeout))
+            self._wait(timeout)
+            return super().result(0)
         except CancelledError:
             raise Cancelled("this call was cancelled") from None
         finally:
@@ -59,7 +67,8 @@ class Answer(Future[Any]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or `None`, when the answer is there."""
         try:
-            return super().exception(self._wait(timeout))
+            self._wait(timeout)
+            return super().exception(0)
         except CancelledError:
             raise Cancelled("this call was cancelled") from None
 
@@ -68,7 +77,7 @@ class Answer(Future[Any]):
         if self.done():
             super().add_done_callback(fn)
         else:
-            super().add_done_callback(lambda answer: _callbacks.run(fn, answer))
+            super().add_done_callback(_Once(fn))
             self._waited_for()
 
     @property
@@ -77,7 +86,10 @@ class Answer(Future[Any]):
         return self._call.over
 
     def add_quick_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Call `fn(answer)` in the thread that reads: it must not wait for anything."""
+        """Call `fn(answer)` in the thread that reads: it must not wait for anything.
+
+        It may be called again, when the first time was interrupted.
+        """
         super().add_done_callback(fn)
         self._waited_for()
 
@@ -95,54 +107,93 @@ class Answer(Future[Any]):
                 self.set_result(value)
             else:
                 self.set_exception(error)
+        self._told()
 
-    def _wait(self, timeout: float | None) -> float | None:
-        """Wait for the answer, reading the connection if nobody else does; returns what is left."""
+    def _told(self) -> None:
+        """Everybody who should know has been told."""
+        self.arrived.open()
+        self._session.unanswered.discard(self)
+
+    def end(self, error: PenstockError) -> None:
+        """The connection is over: this fails unless it is done, and everybody is told.
+
+        Runs in the session's thread, which nobody interrupts.
+        """
+        self._call.give_up(error)
+        if self not in self._session.unanswered:
+            return
+        if not self.done():
+            self.resolve(None, error)
+            return
+        with self._condition:  # it was being told when the one who told it was interrupted
+            for waiter in self._waiters:
+                if self not in waiter.finished_futures:
+                    waiter.finished_futures.append(self)
+                waiter.event.set()
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+        self._told()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for the answer, reading the connection if nobody does. Raises `TimeoutError`."""
         if self.done():
-            return timeout
+            return
         if self._session.pid != os.getpid():
             raise EngineClosed(
                 "this call was made before the process forked: its answer goes to the parent"
             )
         until = None if timeout is None else time.monotonic() + timeout
         reader = self._session.reader
-        reader.wait_for(self, timeout)
-        if not self.done():
-            reader.follow(self)
-            try:
-                left = None if until is None else max(0.0, until - time.monotonic())
-                with contextlib.suppress(FutureTimeoutError, CancelledError):
-                    super().exception(left)
-            finally:
-                reader.unfollow(self)
-        return None if until is None else 0.0
+        while not self.done():
+            reader.wait_for(self, timeout)
+            if self.done():
+                return
+            if until is not None:
+                timeout = until - time.monotonic()
+                if timeout <= 0:
+                    raise FutureTimeoutError
+            reader.follow(self, timeout)
+
+
+class _Once:
+    """A callback that is put in line when its answer is there; it runs once, even if put twice."""
+
+    def __init__(self, fn: Callable[[Future[Any]], object]) -> None:
+        self._left = [fn]
+
+    def __call__(self, answer: Future[Any]) -> None:
+        _callbacks.put(self, answer)
+
+    def run(self, answer: Future[Any]) -> None:
+        if self._left:
+            self._left.pop()(answer)
 
 
 class _Callbacks:
     """A thread for callbacks, started when the first one comes."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Callable[[Any], object], Any]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[_Once, Future[Any]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def run(self, fn: Callable[[Any], object], answer: Any) -> None:
+    def put(self, callback: _Once, answer: Future[Any]) -> None:
+        self._queue.put((callback, answer))
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
                     target=self._work, name="penstock-callbacks", daemon=True
                 )
                 self._thread.start()
-        self._queue.put((fn, answer))
 
     def _work(self) -> None:
         while True:
-            fn, answer = self._queue.get()
+            callback, answer = self._queue.get()
             try:
-                fn(answer)
+                callback.run(answer)
             except Exception:
                 log.exception("a callback of an answer raised")
-            del fn, answer
+            del callback, answer
 
 
 _callbacks = _Callbacks()

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.client.answer import Answer
 from penstock.client.kinds import Kind
+from penstock.client.padding import Trim, trim_output
 from penstock.errors import ModelError, PenstockError, RowsFailed
 from penstock.spec import Signature
 from penstock.transport.arena import Slot
@@ -66,6 +67,7 @@ class Call:
     __slots__ = (
         "answer",
         "answered",
+        "caller",
         "deadline",
         "errors",
         "kind",
@@ -75,14 +77,18 @@ class Call:
         "priority",
         "rows",
         "signature",
+        "trims",
         "unsettled",
     )
 
-    def __init__(self, kind: Kind, rows: int, deadline: int, priority: int) -> None:
+    def __init__(
+        self, kind: Kind, rows: int, deadline: int, priority: int, caller: int = 0
+    ) -> None:
         self.kind = kind
         self.rows = rows
         self.deadline = deadline
         self.priority = priority
+        self.caller = caller
         self.answer: Answer | None = None
         self.unsettled = rows
         self.open_pieces: dict[int, Piece] = {}
@@ -90,6 +96,7 @@ class Call:
         self.signature: Signature = ()
         self.outputs: list[Array] = []
         self.answered: list[tuple[int, int]] = []
+        self.trims: tuple[Trim, ...] = ()
         self.over = False
 
     def put(self, start: int, signature: Signature, arrays: list[Array]) -> None:
@@ -139,7 +146,7 @@ class Call:
 
     def _resolve(self) -> None:
         if not self.errors:
-            self._finish(structure(self.signature, self.outputs), None)
+            self._finish(self._results(), None)
             return
         first = self.errors[min(self.errors)]
         if len(self.errors) >= self.rows and len({type(e) for e in self.errors.values()}) == 1:
@@ -147,10 +154,19 @@ class Call:
                 first.add_note(f"({len(self.errors)} rows failed like this)")
             self._finish(None, first)
             return
-        results = structure(self.signature, self.outputs) if self.outputs else None
+        results = self._results() if self.outputs else None
         error = RowsFailed(self.rows, self.errors, results)
         error.__cause__ = first
         self._finish(None, error)
+
+    def _results(self) -> Any:
+        outputs = self.outputs
+        if self.trims:
+            outputs = [
+                trim_output(tensor.name, array, self.trims)
+                for tensor, array in zip(self.signature, outputs, strict=True)
+            ]
+        return structure(self.signature, outputs)
 
     def drop(self) -> None:
         """Nobody waits for the answer any more."""

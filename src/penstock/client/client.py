@@ -11,12 +11,13 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +36,9 @@ from penstock.errors import (
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
 from penstock.transport.tensors import Array
+
+if TYPE_CHECKING:
+    from penstock.tracing.record import Trace
 
 _RETRY_SECONDS = 0.02
 
@@ -100,14 +104,16 @@ class Client:
         model: str | None = None,
         deadline: float | None = None,
         priority: int = 0,
+        caller: str = "",
     ) -> Any:
         """The model's outputs for these rows, any number of them: numpy in, numpy out.
 
         `x` is an array whose first axis is rows, or a dict of them. `deadline` is in seconds from
-        now; of waiting requests those of higher `priority` go first. Rows that fail while others
+        now; of waiting requests those of higher `priority` go first. A client that speaks for
+        others names each as `caller`: they take turns as clients do. Rows that fail while others
         succeed raise `RowsFailed`, which carries both.
         """
-        answer = self.submit(x, model=model, deadline=deadline, priority=priority)
+        answer = self._submit(x, model, deadline, priority, caller, block=True)
         try:
             return answer.result()
         except BaseException:
@@ -123,15 +129,14 @@ class Client:
         model: str | None = None,
         deadline: float | None = None,
         priority: int = 0,
+        caller: str = "",
     ) -> Answer:
         """As `predict`, but returns a future at once.
 
         The rows are copied before it returns, so the arrays may be changed then. When they are more
         than the client may hold in flight, it first waits for the answers of earlier ones.
         """
-        answer = self._submit(x, model, deadline, priority, block=True)
-        assert answer is not None
-        return answer
+        return self._submit(x, model, deadline, priority, caller, block=True)
 
     async def predict_async(
         self,
@@ -140,16 +145,17 @@ class Client:
         model: str | None = None,
         deadline: float | None = None,
         priority: int = 0,
+        caller: str = "",
     ) -> Any:
         """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
         loop = asyncio.get_running_loop()
         try:
             if not self.connected:
                 raise WouldBlock
-            answer = self._submit(x, model, deadline, priority, block=False)
+            answer = self._submit(x, model, deadline, priority, caller, block=False)
         except WouldBlock:
             begun: list[Answer] = []
-            submitting = partial(self._submit, x, model, deadline, priority, True, begun)
+            submitting = partial(self._submit, x, model, deadline, priority, caller, True, begun)
             submitted = loop.run_in_executor(None, submitting)
             try:
                 answer = await asyncio.shield(submitted)
@@ -177,6 +183,7 @@ class Client:
         model: str | None = None,
         deadline: float | None = None,
         priority: int = 0,
+        caller: str = "",
     ) -> Iterator[Any]:
         """A stream of rows in, a stream of their outputs out.
 
@@ -190,16 +197,18 @@ class Client:
             window = 2 * session.kinds.model(model).max_batch * (session.workers + 1)
         if window < 1:
             raise InputError(f"window: expected at least 1, got {window}")
-        outstanding: deque[Answer] = deque()
+        outstanding: dict[Answer, None] = {}
+        arrived: SimpleQueue[Future[Any]] | None = None if ordered else SimpleQueue()
         try:
             for row in rows:
                 if len(outstanding) >= window:
-                    yield _row_of(_next(outstanding, ordered), return_errors)
-                outstanding.append(
-                    self.submit(_as_rows(row), model=model, deadline=deadline, priority=priority)
-                )
+                    yield _row_of(_next(outstanding, arrived), return_errors)
+                answer = self._submit(_as_rows(row), model, deadline, priority, caller, block=True)
+                outstanding[answer] = None
+                if arrived is not None:
+                    answer.add_quick_callback(arrived.put)
             while outstanding:
-                yield _row_of(_next(outstanding, ordered), return_errors)
+                yield _row_of(_next(outstanding, arrived), return_errors)
         finally:
             for answer in outstanding:
                 answer.cancel()
@@ -210,6 +219,16 @@ class Client:
         if session is None or session.closed is not None:
             session = self._session()
         return statistics_of(session.ask(timeout))
+
+    def trace(self, seconds: float = 5.0, timeout: float = 60.0) -> Trace:
+        """What becomes of every request, of all clients, in the next seconds: where the time goes.
+
+        Waits as long; other threads and processes work on meanwhile. `timeout` is for taking the
+        recording afterwards, which may be large. An engine records for one client at a time.
+        """
+        from penstock.client.recording import record
+
+        return record(self._session(), seconds, timeout)
 
     @property
     def connected(self) -> bool:
@@ -232,6 +251,7 @@ class Client:
         model: str | None,
         deadline: float | None,
         priority: int,
+        caller: str,
         block: bool,
         begun: list[Answer] | None = None,
     ) -> Answer:
@@ -239,19 +259,28 @@ class Client:
         if priority != 0:
             check_priority(priority)
         session = self._session()
-        kind, arrays, rows = session.kinds.sort(x, model)
+        kind, arrays, rows, trims = session.kinds.sort(x, model)
         if rows > kind.piece_rows and not block:
             raise WouldBlock
-        call = Call(kind, rows, until, priority)
+        call = Call(kind, rows, until, priority, caller_number(caller) if caller else 0)
+        call.trims = trims
         answer = call.answer = Answer(session, call, self)
         if begun is not None:
             begun.append(answer)
-        if rows <= kind.piece_rows:
-            session.send_piece(call, arrays, 0, rows, 1, block)
-            if until:
-                session.watch(call)
-        else:
-            self._feed(session, call, arrays)
+        session.unanswered.add(answer)
+        try:
+            if rows <= kind.piece_rows:
+                session.send_piece(call, arrays, 0, rows, 1, block)
+                if until:
+                    session.watch(call)
+            else:
+                self._feed(session, call, arrays)
+        except Exception:
+            session.unanswered.discard(answer)
+            raise
+        except BaseException:
+            answer.cancel()  # nobody will ever hold it
+            raise
         return answer
 
     def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
@@ -296,7 +325,6 @@ class Client:
                 raise
             finally:
                 self._attempts += 1
-            self._sessions.append(session)
             self._current = session
         return session
 
@@ -305,7 +333,8 @@ class Client:
         until = time.monotonic() + self._wait
         while True:
             try:
-                return Session.open(self.address, self._label or f"pid {os.getpid()}", until)
+                label = self._label or f"pid {os.getpid()}"
+                return Session.open(self.address, label, until, self._sessions)
             except NotAdmitted:
                 raise
             except EngineClosed:
@@ -324,16 +353,22 @@ class Client:
 
 def _close_all(sessions: list[Session]) -> None:
     while sessions:
-        sessions.pop().close()
+        sessions[-1].close()
+        sessions.pop()
 
 
 def _let_go(sessions: list[Session]) -> None:
     for session in sessions:
-        session.close_soon()
+        session.close_soon("the client was let go")
 
 
 def _unpickled(address: Path, wait: float, label: str) -> Client:
     return Client(address, wait=wait, label=label)
+
+
+def caller_number(caller: str) -> int:
+    """A number for somebody for whom a client speaks. Two of them seldom share one."""
+    return zlib.crc32(caller.encode("utf-8", "surrogatepass")) or 1
 
 
 def check_priority(priority: int) -> None:
@@ -358,12 +393,13 @@ def _as_rows(row: Any) -> Any:
     return [row] if isinstance(row, (str, bytes)) else np.asarray(row)[None]
 
 
-def _next(outstanding: deque[Answer], ordered: bool) -> Answer:
-    if ordered:
-        return outstanding.popleft()
-    done, _ = wait(outstanding, return_when=FIRST_COMPLETED)
-    answer: Answer = next(answer for answer in outstanding if answer in done)
-    outstanding.remove(answer)
+def _next(outstanding: dict[Answer, None], arrived: SimpleQueue[Future[Any]] | None) -> Future[Any]:
+    """The first that was sent, or that has arrived; it is outstanding no more."""
+    answer: Future[Any] = next(iter(outstanding)) if arrived is None else arrived.get()
+    while answer not in outstanding:
+        assert arrived is not None
+        answer = arrived.get()  # that one was told twice
+    del outstanding[answer]
     return answer
 
 

@@ -7,15 +7,16 @@ their slots first, then the slots are freed, then the callers are told.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.call import Piece
 from penstock.client.kinds import ModelInfo
+from penstock.client.waiting import Latch
 from penstock.errors import PenstockError, from_message
-from penstock.spec import ModelSpec, Signature
+from penstock.spec import ModelSpec, Signature, pads_of
 from penstock.transport import messages as m
 from penstock.transport import segment
 from penstock.transport.channel import Closed
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 _DONE = 27
 
 
+class Question:
+    """What somebody asked the engine, and the answer as far as it is there."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.answer: bytes | None = None
+        self.arrived = Latch()
+
+
 class Inbox:
     """Handles the engine's messages."""
 
@@ -34,7 +44,7 @@ class Inbox:
         self._session = session
         self._pending = session.pending
         self._layouts: dict[int, Plan] = {}
-        self.asked: dict[int, tuple[list[bytes], Future[bytes]]] = {}
+        self.asked: dict[int, Question] = {}
 
     def take(self, data: bytes, descriptors: list[int]) -> None:
         """One message. Raises `Malformed` for what an engine does not send."""
@@ -145,19 +155,18 @@ class Inbox:
             return None
 
     def _answer(self, record: m.Answer) -> None:
-        asked = self.asked.get(record.token)
-        if asked is None:
+        question = self.asked.get(record.token)
+        if question is None:
             return  # whoever asked did not wait for the answer
-        chunks, future = asked
-        chunks.append(record.data)
+        question.chunks.append(record.data)
         if record.last:
-            self.asked.pop(record.token, None)
-            future.set_result(b"".join(chunks))
+            question.answer = b"".join(question.chunks)
+            question.arrived.open()
 
     def _about_engine(self, record: Any) -> None:
         session = self._session
         models = session.kinds.models
-        with session.changed:
+        with session.lock:
             if isinstance(record, m.Welcome):
                 session.welcomed(record)
             elif isinstance(record, m.ModelCard):
@@ -171,6 +180,8 @@ class Inbox:
                     if record.side
                     else ModelSpec(record.tensors, spec.outputs)
                 )
+            elif isinstance(record, m.CardPads):
+                models[record.model].pads = pads_of(json.loads(record.data))
             elif isinstance(record, m.State):
                 session.state = record
                 session.usable = record.state == m.STATE_READY and session.closed is None
@@ -178,7 +189,7 @@ class Inbox:
                 session.rejected(record.text)
             else:
                 raise m.Malformed(f"{type(record).__name__} is nothing that an engine sends")
-            session.changed.notify_all()
+            session.tell_change()
 
 
 def error_of(kind: int, text: str) -> PenstockError:

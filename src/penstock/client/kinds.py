@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.client.padding import Trim, pad_inputs
 from penstock.errors import InputError
-from penstock.spec import STRING, ModelSpec, Signature
+from penstock.spec import STRING, ModelSpec, Pad, Signature
 from penstock.transport.arena import size_class
 from penstock.transport.tensors import Array, align, collect, plan_of
 
@@ -29,6 +30,7 @@ class ModelInfo:
         self.max_batch = max_batch
         self.batched = batched
         self.spec = ModelSpec()
+        self.pads: tuple[Pad, ...] = ()
 
 
 class Kind:
@@ -91,21 +93,27 @@ class Kinds:
         self._kinds: dict[tuple[int, Signature], Kind] = {}
         self._quick: dict[tuple[str | None, np.dtype[Any], tuple[int, ...]], Kind] = {}
 
-    def sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int]:
-        """A call's kind, its arrays and its number of rows. Raises `InputError`."""
+    def sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int, tuple[Trim, ...]]:
+        """A call's kind, arrays, number of rows, and what to cut from its outputs.
+
+        Raises `InputError`.
+        """
         if type(x) is np.ndarray and x.ndim:
             quick = (model, x.dtype, x.shape[1:])
             kind = self._quick.get(quick)
             if kind is not None:
-                return kind, [x], len(x)
-            kind, arrays, rows = self._sort(x, model)
-            if not kind.strings:
+                return kind, [x], len(x), ()
+            kind, arrays, rows, trims = self._sort(x, model)
+            if not kind.strings and not self.model(model).pads:
                 self._quick[quick] = kind
-            return kind, arrays, rows
+            return kind, arrays, rows, trims
         return self._sort(x, model)
 
-    def _sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int]:
+    def _sort(self, x: Any, model: str | None) -> tuple[Kind, list[Array], int, tuple[Trim, ...]]:
         info = self.model(model)
+        trims: tuple[Trim, ...] = ()
+        if info.pads:
+            x, trims = pad_inputs(x, info.pads, info.spec)
         signature, arrays, rows = collect(x, info.spec)
         key = (info.number, signature)
         kind = self._kinds.get(key)
@@ -114,7 +122,7 @@ class Kinds:
                 self._kinds.clear()
                 self._quick.clear()
             kind = self._kinds[key] = Kind(info, signature, self.memory)
-        return kind, arrays, rows
+        return kind, arrays, rows, trims
 
     def model(self, name: str | None) -> ModelInfo:
         """The model of that name, or the only one."""

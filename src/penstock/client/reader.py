@@ -9,16 +9,20 @@ for others on the way. A thread of the session's stands by for all other times::
          └── nobody led for a moment (timer), several callers wait, ──┘
              a callback or a coroutine waits, a deadline passes
 
-`charge` is held by whoever reads. Callers that cannot lead because it is held wait for their future
-in the ordinary way. The timer runs whenever an answer is on its way and nobody reads, so none stays
+`charge` is held by whoever reads. Callers that cannot lead because it is held wait for their answer
+(they *follow*). The timer runs whenever an answer is on its way and nobody reads, so none stays
 unread for longer than `_GRACE`.
 
-An exception that is raised into the leading thread (Ctrl-C) while it handles messages ends the
-session: every open call is told, none is lost.
+A caller may be interrupted anywhere (Ctrl-C), the thread never is. An interrupt while the caller
+waits costs that one call; one while it handles messages ends the session: the thread then tells
+every open call, none is lost. While something is on its way, whoever waits looks around once a
+second.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import select
 import threading
@@ -26,7 +30,8 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.signals import Bell, Timer
-from penstock.errors import EngineClosed
+from penstock.client.waiting import LOOK_UP
+from penstock.errors import EngineClosed, PenstockError
 from penstock.transport.channel import Closed, Oversized
 from penstock.transport.messages import Malformed
 
@@ -39,8 +44,13 @@ _GATHER = 500_000
 _AWAKE = 250_000
 _MOST_SLEEPS = 127
 _AT_ONCE = 64
+_LOOK_UP = int(LOOK_UP * 1e9)
 _READ = select.POLLIN
 _READ_WRITE = select.POLLIN | select.POLLOUT
+_BROKEN = (Closed, Malformed, Oversized)
+INTERRUPTED = EngineClosed("the connection was given up: a caller was interrupted while it used it")
+
+Polls = tuple[select.poll, select.poll]  # without and with room to write in the connection
 
 
 class HasFileno(Protocol):
@@ -56,50 +66,74 @@ class Reader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._channel = session.channel
-        self._charge = threading.Lock()
+        self._charge = threading.RLock()
+        self._torn = False  # whether an interrupt of the leader leaves something half done just now
         self._waiting: set[Answer] = set()
-        self._timer = Timer(_GRACE)
-        self._send_timer = Timer(_GATHER)
-        self._thread_bell = Bell()
-        self._leader_bell = Bell()
-        self._signals = (self._thread_bell, self._leader_bell, self._timer, self._send_timer)
         self._parked = False
         self._sleeps = 0  # how often to sleep at once before staying awake is tried again
         self._vain = 0
-        self._leader_poll = _poll_on(self._channel, self._leader_bell)
+        self._turns = itertools.count()
         self.thread = threading.Thread(target=self._run, name="penstock-reader", daemon=True)
+        with contextlib.ExitStack() as made:  # closes what there is when this is interrupted
+            self._timer = made.enter_context(contextlib.closing(Timer(_GRACE)))
+            self._send_timer = made.enter_context(contextlib.closing(Timer(_GATHER)))
+            self._thread_bell = made.enter_context(contextlib.closing(Bell()))
+            self._leader_bell = made.enter_context(contextlib.closing(Bell()))
+            self._leader_polls = _polls_on(self._channel, self._leader_bell)
+            self._signals = made.pop_all()
 
     def start(self) -> None:
         """Start the thread, which reads first."""
-        self._charge.acquire()
         self.thread.start()
+
+    def join(self, seconds: float) -> None:
+        """The session is closed: wait until the thread has seen to everything."""
+        if next(self._turns) == 0:
+            self._close()  # its start was interrupted: if it begins after all, it finds itself late
+        elif self.thread is not threading.current_thread() and self.thread.is_alive():
+            self.thread.join(seconds)
 
     # ── callers ────────────────────────────────────────────────────────────────────────────────
 
     def wait_for(self, answer: Answer, timeout: float | None) -> None:
-        """Lead until this answer is there, if nobody else reads; else let the caller wait."""
-        if not self._charge.acquire(blocking=False):
-            return
+        """Lead until this answer is there, if nobody else reads; else let the caller follow."""
+        session = self._session
+        leads = False
         try:
-            self._timer.stop()
-            self._send_timer.stop()
-            self._session.send_outbox()
-            self._lead(answer, timeout)
+            if self._charge.acquire(blocking=False):
+                leads = self._torn = True
+                self._timer.stop()
+                self._send_timer.stop()
+                session.send_outbox()
+                self._lead(answer, timeout)
+        except PenstockError:
+            raise
+        except BaseException:
+            if leads and self._torn:
+                session.closed = session.closed or INTERRUPTED
+                session.usable = False
+            raise
         finally:
-            self._charge.release()
-            if self._waiting or self._session.closed is not None:
+            try:
+                if leads and session.busy:
+                    self._timer.set()  # before the charge is free: then nobody reads
+            finally:
+                try:  # noqa: SIM105 (another interrupt may come with the next call but this)
+                    self._charge.release()
+                except RuntimeError:
+                    pass  # it is another's
+            if self._waiting or session.closed is not None:
                 self.need_thread()
-            elif self._session.busy:
-                self._timer.set()
 
-    def follow(self, answer: Answer) -> None:
-        """A caller waits for this answer in the ordinary way."""
+    def follow(self, answer: Answer, timeout: float | None) -> None:
+        """Wait for this answer, which another reads, for a moment."""
         self._session.send_outbox()
         self._waiting.add(answer)
-
-    def unfollow(self, answer: Answer) -> None:
-        """It does not any more."""
-        self._waiting.discard(answer)
+        try:
+            if not answer.done():
+                answer.arrived.wait(timeout)
+        finally:
+            self._waiting.discard(answer)
 
     def sent(self, gathered: bool) -> None:
         """A request was made: its answer must be read soon, by whomever, and it must be sent soon
@@ -123,15 +157,21 @@ class Reader:
         until = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
         session = self._session
         while not answer.over and session.closed is None:
-            left = session.until_deadline()
+            left = self._until_deadline()
             if until is not None:
                 remaining = until - time.monotonic_ns()
                 if remaining <= 0:
                     return
                 left = remaining if left is None else min(left, remaining)
+            self._torn = False
             self._stay_awake()
-            self._wait(self._leader_poll, left, self._leader_bell)
-            self._take_guarded()
+            self._wait(self._leader_polls, left, self._leader_bell)
+            self._torn = True
+            try:
+                self._take(1)
+            except _BROKEN as error:
+                if session.closed is None:
+                    session.closed = self._reason(error)  # the thread sees to the rest
 
     def _stay_awake(self) -> None:
         """Look for the answer for a moment before going to sleep, if that has helped lately.
@@ -143,7 +183,8 @@ class Reader:
             self._sleeps -= 1
             return
         until = time.monotonic_ns() + _AWAKE
-        while not self._leader_poll.poll(0):
+        look = self._leader_polls[0].poll
+        while not look(0):
             if time.monotonic_ns() > until:
                 self._vain = min(2 * self._vain + 1, _MOST_SLEEPS)
                 self._sleeps = self._vain
@@ -151,22 +192,14 @@ class Reader:
             os.sched_yield()
         self._vain = 0
 
-    def _take_guarded(self) -> None:
-        try:
-            self._take(1)
-        except BaseException as error:
-            if isinstance(error, Closed):
-                self._session.end(self._gone())
-                return
-            text = f"the connection was given up: {type(error).__name__} while it was read"
-            self._session.end(EngineClosed(text))
-            raise
-
     # ── the thread ─────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        reason = self._gone()
-        reading = _poll_on(self._channel, self._thread_bell, self._send_timer)
+        if next(self._turns):
+            return  # see `join`
+        reason = self._reason(None)
+        self._charge.acquire()
+        reading = _polls_on(self._channel, self._thread_bell, self._send_timer)
         parking = _poll_on(self._timer, self._thread_bell, self._send_timer)
         try:
             while self._session.closed is None:
@@ -174,30 +207,31 @@ class Reader:
                     self._park(parking)
                 else:
                     self._read(reading)
-        except Closed:
-            pass
-        except (Malformed, Oversized) as error:
-            reason = EngineClosed(f"the engine does not speak our protocol: {error}")
+        except _BROKEN as error:
+            reason = self._reason(error)
         finally:
             self._session.end(reason)
             self.interrupt()
             if self._parked:
                 self._charge.acquire()  # a leader leaves when it sees that the session has ended
-            self._channel.end()
-            for signal in self._signals:
-                signal.close()
+            self._close()
 
-    def _read(self, reading: select.poll) -> None:
-        self._wait(reading, self._session.until_deadline(), self._thread_bell)
+    def _close(self) -> None:
+        self._channel.end()
+        self._signals.close()
+
+    def _read(self, reading: Polls) -> None:
+        self._wait(reading, self._until_deadline(), self._thread_bell)
         self._take()
         waiting = list(self._waiting)
         if waiting and all(answer.done() for answer in waiting):
+            self._waiting.difference_update(waiting)
             self._parked = True
             self._charge.release()
             self._timer.set()
 
     def _park(self, parking: select.poll) -> None:
-        left = self._session.until_deadline()
+        left = self._until_deadline()
         ready = [fd for fd, _ in parking.poll(None if left is None else left / 1e6)]
         self._send_late(ready)
         if ready == [self._send_timer.fileno()]:
@@ -213,15 +247,17 @@ class Reader:
             self._send_timer.clear()
             self._session.send_outbox()
 
-    def _wait(self, poll: select.poll, nanoseconds: int | None, bell: Bell) -> None:
+    def _until_deadline(self) -> int | None:
+        """How long one may wait without looking around, in nanoseconds."""
+        left = self._session.until_deadline()
+        if self._session.busy:
+            return _LOOK_UP if left is None else min(left, _LOOK_UP)
+        return left
+
+    def _wait(self, polls: Polls, nanoseconds: int | None, bell: Bell) -> None:
         """Wait for the connection, the bell, or a deadline."""
-        writing = self._channel.wants_write
-        if writing:
-            poll.modify(self._channel, _READ_WRITE)
-        ready = poll.poll(None if nanoseconds is None else nanoseconds / 1e6)
-        if writing:
-            poll.modify(self._channel, _READ)
-        for descriptor, _ in ready:
+        poll = polls[self._channel.wants_write]
+        for descriptor, _ in poll.poll(None if nanoseconds is None else nanoseconds / 1e6):
             if descriptor == bell.fileno():
                 bell.clear()
             elif descriptor == self._send_timer.fileno():
@@ -237,13 +273,22 @@ class Reader:
             most -= 1
         session.expire()
 
-    def _gone(self) -> EngineClosed:
-        return EngineClosed(f"the engine at {self._session.path} is gone")
+    def _reason(self, error: Exception | None) -> EngineClosed:
+        """Why the connection is over."""
+        if error is None or isinstance(error, Closed):
+            return EngineClosed(f"the engine at {self._session.path} is gone")
+        return EngineClosed(f"the engine does not speak our protocol: {error}")
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: these are the parent's."""
-        for signal in self._signals:
+        for signal in (self._timer, self._send_timer, self._thread_bell, self._leader_bell):
             signal.close_in_child()
+
+
+def _polls_on(channel: HasFileno, *others: HasFileno) -> Polls:
+    polls = _poll_on(channel, *others), _poll_on(channel, *others)
+    polls[1].modify(channel, _READ_WRITE)
+    return polls
 
 
 def _poll_on(*sources: HasFileno) -> select.poll:

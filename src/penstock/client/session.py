@@ -8,26 +8,32 @@ connection ends, every open call fails with `EngineClosed` and the segments are 
 Requests that are made while others are on their way are gathered and sent together: when the caller
 waits for an answer, when there are enough of them, or after half a millisecond.
 
-One lock guards everything that both sides touch; `changed` is notified when a slot, a credit or the
-engine's state changes. Never held while rows are copied or answers are resolved.
+One lock guards everything that both sides touch. Whoever waits for a slot, a credit or the engine's
+state is told of each change. It is never held while rows are copied or answers are resolved.
+
+A caller may be interrupted anywhere (Ctrl-C). While it waits or copies rows, that costs its own
+call only; in the middle of the bookkeeping it ends the session, as if the engine had gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import os
 import threading
 import time
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
+from penstock.client.answer import Answer
 from penstock.client.call import Call, Piece
-from penstock.client.inbox import Inbox, error_of
+from penstock.client.inbox import Inbox, Question, error_of
 from penstock.client.kinds import Kind, Kinds
-from penstock.client.reader import Reader
+from penstock.client.reader import INTERRUPTED, Reader
+from penstock.client.waiting import Latch
 from penstock.errors import (
     DeadlineExceeded,
     EngineClosed,
@@ -57,6 +63,32 @@ class WouldBlock(Exception):
     """There is no slot or credit free just now."""
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _whole(
+    method: Callable[Concatenate[Session, Arguments], Result],
+) -> Callable[Concatenate[Session, Arguments], Result]:
+    """What this does must not be left half done: an exception out of nowhere ends the session."""
+
+    @functools.wraps(method)
+    def guarded(
+        session: Session, /, *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
+        try:
+            return method(session, *arguments, **options)
+        except PenstockError:
+            raise
+        except BaseException:
+            session.closed = session.closed or INTERRUPTED
+            session.usable = False
+            session.reader.interrupt()
+            raise
+
+    return guarded
+
+
 class Session:
     """A connected client. Made by `Session.open`, ended by `close` or by the engine."""
 
@@ -69,46 +101,65 @@ class Session:
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
         self.pending: dict[int, Piece] = {}
+        self.unanswered: set[Answer] = set()  # of whom somebody may still have to be told
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
-        self.channel = Channel(rendezvous.dial(path), _BACKLOG)
-        self.inbox = Inbox(self)
-        self.reader = Reader(self)
         self._arena: Arena[segment.Mapping] = Arena(0, self._add_segment, self._drop_segment)
         self._credits = 0
         self._numbers = itertools.count(1)
         self._layouts: LayoutNumbers[Kind] = LayoutNumbers()
         self._deadlines: list[tuple[int, int, Call]] = []
-        self._waiters = 0
+        self._change = Latch()
+        self._change_awaited = False
         self._writing = 0  # slots that callers are writing just now
         self._outbox: list[bytes] = []  # requests to be sent together
+        sock = rendezvous.dial(path)
+        try:
+            self.channel = Channel(sock, _BACKLOG)
+            self.inbox = Inbox(self)
+            self.reader = Reader(self)
+        except BaseException:
+            sock.close()
+            raise
 
     @classmethod
-    def open(cls, path: Path, label: str, until: float) -> Session:
-        """Connect and wait until the engine can answer. Raises `EngineClosed`, `ModelLoadError`."""
+    def open(cls, path: Path, label: str, until: float, sessions: list[Session]) -> Session:
+        """Connect and wait until the engine can answer. Raises `EngineClosed`, `ModelLoadError`.
+
+        The new one is among `sessions` from its first moment on, to be closed by whoever is left
+        with it when this is interrupted.
+        """
         session = cls(path)
+        sessions.append(session)
+        try:
+            session._begin(label, until)
+        except BaseException:
+            session.close()
+            sessions.remove(session)
+            raise
+        return session
+
+    def _begin(self, label: str, until: float) -> None:
         with contextlib.suppress(Closed):
-            session.channel.send(m.encode(m.Hello(m.VERSION, session.pid, label)))
-        session.reader.start()
-        with session.changed:
-            session.changed.wait_for(
-                lambda: session.state[0] != m.STATE_LOADING or session.closed is not None,
-                max(0.0, until - time.monotonic()),
-            )
-            state, kind, text = session.state
-            failure = session.closed
+            self.channel.send(m.encode(m.Hello(m.VERSION, self.pid, label)))
+        self.reader.start()
+        while True:
+            with self.lock:
+                state, kind, text = self.state
+                failure = self.closed
+                change = self.await_change()
+            left = until - time.monotonic()
+            if state != m.STATE_LOADING or failure is not None or left <= 0:
+                break
+            change.wait(left)
         if state == m.STATE_READY and failure is None:
-            return session
-        session.close()
+            return
         if state == m.STATE_FAILED:
             raise error_of(kind, text)
         if state == m.STATE_CLOSING:
-            raise EngineClosed(f"the engine at {path} is shutting down")
-        raise (
-            again(failure)
-            if failure
-            else EngineClosed(f"the engine at {path} is still loading its models")
-        )
+            raise EngineClosed(f"the engine at {self.path} is shutting down")
+        if failure is not None:
+            raise again(failure)
+        raise EngineClosed(f"the engine at {self.path} is still loading its models")
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
@@ -128,17 +179,26 @@ class Session:
 
     def close(self) -> None:
         """End the connection; open calls fail with `EngineClosed`."""
-        self.end(EngineClosed("the client was closed"))
-        thread = self.reader.thread
-        if thread is not threading.current_thread() and thread.is_alive():
-            thread.join(5)
+        self.close_soon("the client was closed")
+        self.reader.join(5)
 
-    def close_soon(self) -> None:
+    def close_soon(self, reason: str) -> None:
         """End the connection, from wherever the garbage collector runs: takes no lock of ours."""
         if self.closed is None:
-            self.closed = EngineClosed("the client was let go")
+            self.closed = EngineClosed(reason)
         self.usable = False
         self.reader.interrupt()
+
+    def await_change(self) -> Latch:
+        """Opens at the next change; the lock is held."""
+        self._change_awaited = True
+        return self._change
+
+    def tell_change(self) -> None:
+        """Tell whoever waits for a slot, a credit or the engine's state; the lock is held."""
+        if self._change_awaited:
+            change, self._change, self._change_awaited = self._change, Latch(), False
+            change.open()
 
     # ── sending ────────────────────────────────────────────────────────────────────────────────
 
@@ -153,22 +213,42 @@ class Session:
     ) -> None:
         """Write these rows into a slot and submit them; waits for a slot until the deadline."""
         kind = call.kind
-        rows = stop - start
-        plan = kind.plan
         input_bytes, size = kind.slot_sizes(arrays, start, stop)
-        with self.lock:
-            slot = self._lease(call, size, window, block)
-        if slot is None:
-            return
+        torn = True  # whether an interrupt, just now, leaves something half done
         try:
-            plan.write(slot.block.memory.view, slot.offset, arrays, start, stop)
-        except BaseException:
-            with self.changed:
-                self._writing -= 1
-                self._arena.free(slot)
-                self.changed.notify_all()
+            while not call.over:
+                slot, change = self._lease(call, size, window)
+                if slot is not None:
+                    break
+                torn = False
+                self._wait_for_change(call, change, block)
+                torn = True
+            else:
+                return
+            try:
+                torn = False
+                kind.plan.write(slot.block.memory.view, slot.offset, arrays, start, stop)
+                torn = True
+            except BaseException:
+                torn = True
+                self._take_back(slot)
+                torn = False
+                raise
+            self._submit(Piece(call, start, stop - start, slot, input_bytes))
+        except (PenstockError, WouldBlock):
             raise
-        piece = Piece(call, start, rows, slot, input_bytes)
+        except BaseException:
+            if torn:
+                self.closed = self.closed or INTERRUPTED
+                self.usable = False
+                self.reader.interrupt()
+            raise
+        self.reader.sent(bool(self._outbox))
+
+    def _submit(self, piece: Piece) -> None:
+        call = piece.call
+        kind = call.kind
+        slot = piece.slot
         with self.lock:
             self._writing -= 1
             if self.closed is not None or call.over:
@@ -190,28 +270,41 @@ class Session:
                     layout,
                     slot.offset,
                     slot.size,
-                    input_bytes,
-                    rows,
+                    piece.input_bytes,
+                    piece.rows,
                     call.priority,
-                    0,
+                    call.caller,
                     call.deadline,
                 )
             )
             if len(self.pending) == len(self._outbox) or len(self._outbox) >= _TOGETHER:
                 self._send_outbox()
-        self.reader.sent(bool(self._outbox))
+
+    def _take_back(self, slot: Slot[segment.Mapping]) -> None:
+        """A slot that was leased is not needed after all."""
+        with self.lock:
+            self._writing -= 1
+            self._arena.free(slot)
+            self.tell_change()
 
     def send_outbox(self) -> None:
         """Send the requests that were gathered: somebody waits for them, or has waited."""
         if self._outbox:
-            with self.lock:
-                self._send_outbox()
+            self._send_gathered()
+
+    @_whole
+    def _send_gathered(self) -> None:
+        with self.lock:
+            self._send_outbox()
 
     def _send_outbox(self) -> None:
         if self._outbox:
-            data = _SUBMIT + b"".join(self._outbox)
-            self._outbox.clear()
-            self._send(data)
+            gathered, self._outbox = self._outbox, []
+            try:
+                self._send(_SUBMIT + b"".join(gathered))
+            except Overloaded:
+                self._outbox = gathered
+                raise
 
     def free(self, pieces: list[Piece]) -> None:
         """The requests of these pieces have ended: their slots may be used again."""
@@ -220,37 +313,53 @@ class Session:
                 self.pending.pop(piece.number, None)
                 piece.call.open_pieces.pop(piece.number, None)
                 self._arena.free(piece.slot)
-            if self._waiters:
-                self.changed.notify_all()
+            self.tell_change()
 
+    @_whole
     def cancel(self, call: Call) -> None:
         """Nobody waits for this call any more. Its slots come back when the engine lets go."""
         call.drop()
-        with self.changed:
+        with self.lock:
             numbers = list(call.open_pieces)
             if self.closed is None and numbers:
-                self._send_outbox()
-                for data in m.encode_items(m.Cancel, (n.to_bytes(8, "little") for n in numbers)):
-                    self._send(data)
-            self.changed.notify_all()
+                with contextlib.suppress(Overloaded):  # then the engine finds out for itself
+                    self._send_outbox()
+                    for data in m.encode_items(
+                        m.Cancel, (n.to_bytes(8, "little") for n in numbers)
+                    ):
+                        self._send(data)
+            self.tell_change()
         self.reader.interrupt()
 
-    def ask(self, timeout: float) -> bytes:
-        """The engine's statistics, as it sends them."""
-        future: Future[bytes] = Future()
+    def ask(self, timeout: float, what: int = m.ASK_STATISTICS) -> bytes:
+        """What the engine tells of itself, as it sends it."""
+        until = time.monotonic() + timeout
+        question = Question()
+        token = self._ask(question, what)
+        try:
+            while question.answer is None:
+                left = until - time.monotonic()
+                if self.closed is not None:
+                    raise again(self.closed)
+                if left <= 0:
+                    raise DeadlineExceeded(f"the engine did not answer within {timeout:g} s")
+                self.reader.need_thread()
+                question.arrived.wait(left)
+        finally:
+            self.inbox.asked.pop(token, None)
+        return question.answer
+
+    @_whole
+    def _ask(self, question: Question, what: int) -> int:
         with self.lock:
             if self.closed is not None:
                 raise again(self.closed)
             token = next(self._numbers) & 0xFFFF_FFFF
-            self.inbox.asked[token] = ([], future)
-            self._send(m.encode(m.Ask(token)))
-        self.reader.need_thread()
-        try:
-            return future.result(timeout)
-        except FutureTimeoutError:
-            self.inbox.asked.pop(token, None)
-            raise DeadlineExceeded(f"the engine did not answer within {timeout:g} s") from None
+            self.inbox.asked[token] = question
+            self._send(m.encode(m.Ask(token, what)))
+        return token
 
+    @_whole
     def stop_engine(self, drain_seconds: float) -> None:
         """Ask the engine to end."""
         with self.lock:
@@ -264,14 +373,13 @@ class Session:
             self.channel.flush()
 
     def _lease(
-        self, call: Call, size: int, window: int, block: bool
-    ) -> Slot[segment.Mapping] | None:
-        """A slot, when there are one, a credit and room in the call's window; the lock is held."""
-        while True:
+        self, call: Call, size: int, window: int
+    ) -> tuple[Slot[segment.Mapping] | None, Latch]:
+        """A slot, if there are one, a credit and room in the call's window; else what to await."""
+        with self.lock:
             if self.closed is not None:
                 raise again(self.closed)
-            if call.over:
-                return None
+            slot = None
             if len(self.pending) + self._writing < self._credits and len(call.open_pieces) < window:
                 try:
                     slot = self._arena.lease(size)
@@ -282,21 +390,21 @@ class Session:
                     ) from None
                 except OSError as error:
                     raise Overloaded(f"no shared memory for {size} bytes: {error}") from None
-                if slot is not None:
-                    self._writing += 1
-                    return slot
-            if not block:
-                raise WouldBlock
-            left = (call.deadline - time.monotonic_ns()) / 1e9 if call.deadline else None
-            if left is not None and left <= 0:
-                raise DeadlineExceeded("no slot became free before the deadline")
-            self._send_outbox()
-            self.reader.need_thread()
-            self._waiters += 1
-            try:
-                self.changed.wait(left)
-            finally:
-                self._waiters -= 1
+            if slot is None:
+                return None, self.await_change()
+            self._writing += 1
+            return slot, self._change
+
+    def _wait_for_change(self, call: Call, change: Latch, block: bool) -> None:
+        """There is no slot for this call: wait until there may be one."""
+        if not block:
+            raise WouldBlock
+        left = (call.deadline - time.monotonic_ns()) / 1e9 if call.deadline else None
+        if left is not None and left <= 0:
+            raise DeadlineExceeded("no slot became free before the deadline")
+        self.send_outbox()
+        self.reader.need_thread()
+        change.wait(left)
 
     def _add_segment(self, number: int, size: int) -> segment.Mapping:
         descriptor = segment.create(size)
@@ -328,8 +436,9 @@ class Session:
         """Let this call fail when its deadline passes, whatever the engine does."""
         with self.lock:
             if len(self._deadlines) > 256 and len(self._deadlines) > 4 * len(self.pending):
-                self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
-                heapq.heapify(self._deadlines)
+                open_ones = [entry for entry in self._deadlines if not entry[2].over]
+                heapq.heapify(open_ones)
+                self._deadlines = open_ones
             heapq.heappush(self._deadlines, (call.deadline, id(call), call))
             first = self._deadlines[0][2] is call
         if first:
@@ -360,27 +469,24 @@ class Session:
                 self.cancel(call)
 
     def end(self, reason: PenstockError) -> None:
-        """The connection is over: tell everybody who waits, and never use the memory again."""
-        with self.changed:
-            if self.closed is None:
-                self.closed = reason
-            if self._arena.abandoned:
-                return
-            reason = self.closed
-            self._arena.abandon()
+        """The connection is over: tell everybody who waits, and never use the memory again.
+
+        Runs in the reader's thread, which nobody interrupts.
+        """
+        with self.lock:
+            reason = self.closed = self.closed or reason
             self.usable = False
+            self._arena.abandon()
             pieces = list(self.pending.values())
             self.pending.clear()
-            asked = [future for _, future in self.inbox.asked.values()]
-            self.inbox.asked.clear()
-            self.changed.notify_all()
-        self.reader.interrupt()
+            self.tell_change()
         for piece in pieces:
             piece.close_parts()
             piece.call.open_pieces.clear()  # the memory goes, however long the answer is kept
-            piece.call.give_up(again(reason))
-        for future in asked:
-            future.set_exception(again(reason))
+        for answer in list(self.unanswered):
+            answer.end(again(reason))
+        for question in list(self.inbox.asked.values()):
+            question.arrived.open()
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: the connection and its memory are the parent's."""

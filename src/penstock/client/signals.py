@@ -2,7 +2,8 @@
 
 Both may be used from any thread, also when they have been closed meanwhile (then nothing happens: a
 number that was closed may belong to another file by now). The locks are reentrant because the
-garbage collector may run code that rings, at any point.
+garbage collector may run code that rings, at any point. A timer whose `set` or `stop` was cut short
+may run when it need not, never the other way round.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class Timer(_Signal):
         """Start it, if it is not running."""
         with self._lock:
             if not self._running and self._fd >= 0:
-                self._running = True
                 self._settime(self._fd, 0, self._spec, None)
+                self._running = True
 
     def stop(self) -> None:
         """It is not needed now."""

@@ -12,6 +12,7 @@ from penstock import launch
 from penstock.config import from_json
 from penstock.engine.server import Server
 from penstock.errors import Kind, PenstockError
+from penstock.model.live import handed_on
 
 
 def main(arguments: list[str]) -> int:
@@ -28,6 +29,7 @@ def main(arguments: list[str]) -> int:
             models,
             config,
             sys_path=extra["sys_path"],
+            archives=handed_on(descriptors),
             owner=descriptors.get("owner"),
             status=status,
         )

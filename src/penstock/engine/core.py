@@ -12,24 +12,26 @@ The life of a request here, method by method::
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import weakref
-from collections import Counter
 from typing import Any, NamedTuple
 
 from penstock.config import EngineConfig, Model
 from penstock.engine.answers import Answers, Effects
 from penstock.engine.clients import ClientState
+from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
 from penstock.engine.requests import PartRecord, Request
 from penstock.engine.segments import Segment
+from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher, Decision
-from penstock.scheduling.queue import Job, Lane
-from penstock.spec import ModelSpec, Signature
+from penstock.scheduling.queue import Job, Lane, Share
+from penstock.spec import ModelSpec, Pad, Signature
 from penstock.transport import messages as m
 
 
@@ -40,6 +42,10 @@ class Card(NamedTuple):
     max_batch: int
     batched: bool
     spec: ModelSpec
+    ladder: tuple[int, ...]
+    latency: tuple[tuple[int, int], ...]
+    facts: dict[str, Any]
+    pads: tuple[Pad, ...] = ()
 
 
 class Core:
@@ -56,15 +62,18 @@ class Core:
         self.workers = [Worker(index) for index in range(config.workers)]
         self.clients: dict[int, ClientState] = {}
         self.cards = {
-            number: Card(model.name, model.max_batch, model.batched, model.spec)
+            number: Card(
+                model.name, model.max_batch, model.batched, model.spec, (), (), {}, model.pad
+            )
             for number, model in enumerate(models)
         }
         self.state = (m.STATE_LOADING, 0, "")
         self.drain_until: int | None = None
         self.health = Health(self)
-        self.batch_sizes: Counter[int] = Counter()
-        self.rows_done = 0
+        self.counters = [ModelCounters() for _ in models]
+        self.trace = Trace()
         self.admitted = 0
+        self._shares = [Share(model.weight) for model in models]
         self._intake = Intake(self)
         self._lanes: weakref.WeakValueDictionary[tuple[int, Signature], Lane] = (
             weakref.WeakValueDictionary()
@@ -84,7 +93,7 @@ class Core:
         """After a round of events: expire, supervise, dispatch, flush."""
         if self.batcher.jobs:
             for job in self.batcher.expire(now):
-                self.fail(job, Kind.DEADLINE, "the deadline passed while the request was queued")
+                self._too_late(job, now)
         health = self.health
         if health.due is not None and health.due <= now:
             health.supervise(now)
@@ -92,6 +101,8 @@ class Core:
             ready = health.ready()
             while decision := self.batcher.next_batch(ready, now):
                 self._dispatch(decision, now)
+            for job in self.batcher.missed():
+                self._too_late(job, now)
         self.answers.flush()
 
     def wakeup(self, now: int) -> int | None:
@@ -165,6 +176,7 @@ class Core:
         if client is None:
             return
         client.gone = True
+        self.trace.gone(number)
         for request in list(client.requests.values()):
             self.cancel(request)
         for segment in client.segments.values():
@@ -193,12 +205,20 @@ class Core:
                     self.effects.to_client(client.number, data)
         self.effects.to_client(client.number, m.encode(m.State(*self.state)))
 
-    def tell(self, client: ClientState, token: int, now: int) -> None:
-        """Send a client the statistics."""
+    def tell(self, client: ClientState, record: m.Ask, now: int) -> None:
+        """Send a client what it asked for."""
         from penstock.engine.report import report
 
-        data = json.dumps(report(self, now, self._started)).encode()
-        for message in m.split_answer(token, data):
+        answer: Any = {}
+        if record.what == m.ASK_STATISTICS:
+            answer = report(self, now, self._started)
+        elif record.what == m.ASK_TRACE_START:
+            self.trace.start(client.number, now)
+        elif record.what == m.ASK_TRACE:
+            answer = self.trace.take(self, now)
+        else:
+            raise m.Malformed(f"there is nothing to ask for with the number {record.what}")
+        for message in m.split_answer(record.token, json.dumps(answer).encode()):
             self.effects.to_client(client.number, message)
 
     def release(self, segment: Segment) -> None:
@@ -218,7 +238,15 @@ class Core:
         lane = self._lanes.get((model, signature))
         if lane is None:
             card = self.cards[model]
-            lane = Lane(model, signature, card.max_batch, card.batched)
+            lane = Lane(
+                model,
+                signature,
+                card.max_batch,
+                card.batched,
+                ladder=card.ladder,
+                share=self._shares[model],
+            )
+            _seed(lane, card)
             self._lanes[model, signature] = lane
         return lane
 
@@ -237,6 +265,8 @@ class Core:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
         elif self.health.hopeless:
             refusal = (Kind.WORKER_LOST, self.health.hopeless)
+        elif job.deadline and not self.batcher.in_time(job, self._earliest_start(now)):
+            refusal = (Kind.DEADLINE, _cannot_be_met(job, self._earliest_start(now)))
         if refusal:
             self.answers.refuse(request.client, request.number, *refusal)
             return
@@ -244,7 +274,20 @@ class Core:
         request.segment.requests += 1
         request.client.requests[request.number] = request
         request.jobs.append(job)
-        self.batcher.add(job)
+        self.batcher.add(job, now)
+
+    def _earliest_start(self, now: int) -> int:
+        """When a worker could begin something new, at best."""
+        return max(now, min((worker.free_at for worker in self.health.ready()), default=now))
+
+    def _too_late(self, job: Job, now: int) -> None:
+        if job.deadline <= now:
+            text = "the deadline passed while the request was queued"
+        elif self.batcher.in_time(job, now):
+            text = "the deadline cannot be met: what is before it takes too long"
+        else:
+            text = _cannot_be_met(job, now)
+        self.fail(job, Kind.DEADLINE, text)
 
     def cancel(self, request: Request) -> None:
         """The caller has lost interest; what runs is let finish, its answer dropped."""
@@ -300,6 +343,8 @@ class Core:
             side = ("inputs", "outputs")[record.side]
             spec = {"inputs": card.spec.inputs, "outputs": card.spec.outputs, side: record.tensors}
             self.cards[record.model] = card._replace(spec=ModelSpec(**spec))
+        elif isinstance(record, m.ModelFacts):
+            self._learn(record.model, json.loads(record.data))
         elif isinstance(record, m.Loaded):
             self.health.loaded(worker, now)
         elif isinstance(record, m.LoadFailed):
@@ -307,10 +352,21 @@ class Core:
         for descriptor in descriptors:
             self.effects.close(descriptor)
 
+    def _learn(self, model: int, facts: dict[str, Any]) -> None:
+        """A worker has told what it knows of a model: its sizes, and how long they take."""
+        latency = tuple((int(size), int(time)) for size, time in facts.get("latency", {}).items())
+        ladder = tuple(sorted(facts.get("ladder", ())))
+        card = self.cards[model]._replace(ladder=ladder, latency=latency, facts=facts)
+        self.cards[model] = card
+        for lane in self._lanes.values():
+            if lane.model == model:
+                lane.ladder = ladder
+                _seed(lane, card)
+
     def _dispatch(self, decision: Decision, now: int) -> None:
         worker = decision.runner
         assert isinstance(worker, Worker)
-        batch = Batch(next(self._batch_numbers), decision.lane, decision.jobs, decision.alone, now)
+        batch = Batch(next(self._batch_numbers), decision, now)
         items: list[bytes] = []
         for job in batch.jobs:
             request = job.owner
@@ -340,9 +396,9 @@ class Core:
             self.effects.to_worker(worker.index, m.encode(record))
         for data in m.encode_run(batch.number, layout, items):
             self.effects.to_worker(worker.index, data)
-        worker.given(batch, lane.estimates.predict(batch.rows), now)
+        worker.given(batch, lane.cost(batch.rows), now)
         self.health.busy(now)
-        self.batch_sizes[batch.rows] += 1
+        self.counters[lane.model].sent(batch.rows, decision.closed)
 
     def _ran(self, worker: Worker, record: m.Ran, now: int) -> None:
         began = worker.running_since
@@ -350,8 +406,13 @@ class Core:
         if batch is None:
             return
         worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
-        batch.lane.estimates.observe(batch.rows, now - began)
-        self.rows_done += batch.rows
+        lane = batch.lane
+        lane.estimates.observe(record.size, now - began, now)
+        self.counters[lane.model].ran(batch, record, now)
+        if self.trace.on:
+            self.trace.ran(worker.index, batch, record, began, now)
+        for job in batch.jobs:
+            self.batcher.answered(lane, job.fairness, job.rows, now)
         if record.layout:
             signature = worker.output_layouts[record.layout]
             for job in batch.jobs:
@@ -396,10 +457,26 @@ class Core:
                 self.answers.finish(request)
 
 
+def _seed(lane: Lane, card: Card) -> None:
+    for size, nanoseconds in card.latency:
+        lane.estimates.seed(size, nanoseconds)
+
+
+def _cannot_be_met(job: Job, start: int) -> str:
+    left = (job.deadline - start) / 1e6
+    return (
+        f"the deadline cannot be met: {max(left, 0):.1f} ms are left when this can begin, "
+        f"and it takes about {job.lane.cost(job.rows) / 1e6:.1f} ms"
+    )
+
+
 def encode_card(number: int, card: Card) -> list[bytes]:
     """What a client, or the engine, is told of a model."""
     data = [m.encode(m.ModelCard(number, card.max_batch, card.batched, card.name))]
     for side, tensors in enumerate((card.spec.inputs, card.spec.outputs)):
         if tensors is not None:
             data.append(m.encode(m.CardTensors(number, side, tensors)))
+    if card.pads:
+        pads = [dataclasses.asdict(pad) for pad in card.pads]
+        data.append(m.encode(m.CardPads(number, json.dumps(pads).encode())))
     return data

@@ -141,7 +141,7 @@ class Intake:
             input_bytes,
             rows,
             priority,
-            _flags,
+            caller,
             deadline,
         ) in m.SUBMIT_ITEM.iter_unpack(memoryview(data)[1:]):
             segment = segments.get(segment_number)
@@ -167,7 +167,8 @@ class Intake:
             request = Request(
                 client, number, layout, segment, offset, length, input_bytes, rows, now
             )
-            job = Job(request, layout.lane, rows, 0, client.number, priority, max(deadline, 0))
+            fairness = client.number << 32 | caller
+            job = Job(request, layout.lane, rows, 0, fairness, priority, max(deadline, 0))
             admit(request, job, now)
 
     def _cancel(self, client: ClientState, record: m.Cancel, _: list[int], now: int) -> None:
@@ -177,7 +178,7 @@ class Intake:
                 self._core.cancel(request)
 
     def _ask(self, client: ClientState, record: m.Ask, _: list[int], now: int) -> None:
-        self._core.tell(client, record.token, now)
+        self._core.tell(client, record, now)
 
     def _stop(self, client: ClientState, record: m.Stop, _: list[int], now: int) -> None:
         seconds = record.drain_seconds

@@ -18,15 +18,19 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import launch
 from penstock.client.answer import Answer
 from penstock.client.client import Client
 from penstock.config import EngineConfig, Model, models_of, to_json
 from penstock.errors import ConfigError, EngineClosed, from_message
+from penstock.model.live import archived
 from penstock.statistics import Statistics
 from penstock.transport import rendezvous
+
+if TYPE_CHECKING:
+    from penstock.tracing.record import Trace
 
 _numbers = itertools.count(1)
 _LISTENING_LIMIT = 30.0
@@ -36,8 +40,9 @@ _EXIT_LIMIT = 5.0
 class Engine:
     """An engine that belongs to this process.
 
-    `models` is a source (`"module:function"`), a `Model`, a list of them, or a dict by name. All
-    other arguments are fields of `EngineConfig`. Nothing runs before `start`, which `with` calls.
+    `models` is a source (a Keras file, a SavedModel folder, a Keras model, `"module:function"`), a
+    `Model`, a list of them, or a dict by name. All other arguments are fields of `EngineConfig`.
+    Nothing runs before `start`, which `with` calls.
     """
 
     def __init__(self, models: Any, *, name: str = "", **settings: Any) -> None:
@@ -144,6 +149,10 @@ class Engine:
         """See `Client.statistics`."""
         return self.client.statistics(timeout)
 
+    def trace(self, seconds: float = 5.0, timeout: float = 60.0) -> Trace:
+        """See `Client.trace`."""
+        return self.client.trace(seconds, timeout)
+
     def models(self) -> tuple[str, ...]:
         """See `Client.models`."""
         return self.client.models()
@@ -168,16 +177,17 @@ def start_engine(
 
     `owner` is a pidfd; without one the engine stays until it is told to end.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    descriptors = {"status": writer} | ({} if owner is None else {"owner": owner})
-    try:
-        settings = to_json(models, config, sys_path=_import_path())
-        process = launch.start("penstock.engine", settings, descriptors, detached=True, log=log)
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
+    with archived(models) as (models, archives):
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        descriptors = {"status": writer} | ({} if owner is None else {"owner": owner}) | archives
+        try:
+            settings = to_json(models, config, sys_path=_import_path())
+            process = launch.start("penstock.engine", settings, descriptors, detached=True, log=log)
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
     try:
         _wait_ready(process, reader, config)
     except BaseException:

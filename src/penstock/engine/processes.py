@@ -17,13 +17,13 @@ _BACKLOG = 64 << 20
 class WorkerProcess:
     """One process; when it has exited, `reap` and forget it."""
 
-    def __init__(self, index: int, settings: str, engine_pidfd: int) -> None:
+    def __init__(self, index: int, settings: str, descriptors: dict[str, int]) -> None:
         ours, theirs = pair()
         try:
             self.popen = launch.start(
                 "penstock.worker",
                 settings,
-                {"channel": theirs.fileno(), "engine": engine_pidfd},
+                {"channel": theirs.fileno()} | descriptors,
                 detached=False,
             )
         except BaseException:
@@ -74,8 +74,7 @@ def reap_orphans(known: set[int]) -> int:
     for pid in launch.children(os.getpid()):
         if pid not in known:
             found += 1
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            launch.kill_family(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
     return found

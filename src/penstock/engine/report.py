@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.workers import WorkerState
@@ -14,6 +15,9 @@ _STATES = ("loading", "ready", "failed", "closing")
 
 def report(core: Core, now: int, started: int) -> dict[str, Any]:
     """A snapshot of everything that is counted."""
+    waiting = Counter[int]()
+    for lane in core.batcher.queue.lanes():
+        waiting[lane.model] += lane.rows
     return {
         "name": core.config.name,
         "pid": core.pid,
@@ -31,15 +35,22 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
             "refused": dict(core.answers.refused),
         },
         "batches": {
-            "count": sum(core.batch_sizes.values()),
-            "rows": core.rows_done,
-            "sizes": {str(size): count for size, count in sorted(core.batch_sizes.items())},
+            "count": sum(counters.batches for counters in core.counters),
+            "rows": sum(counters.rows for counters in core.counters),
+            "sizes": _sizes(core),
         },
         "deaths": core.health.deaths,
         "restarts": core.health.restarts,
         "models": [
-            {"name": card.name, "max_batch": card.max_batch, "batched": card.batched}
-            for card in core.cards.values()
+            {
+                "name": card.name,
+                "max_batch": card.max_batch,
+                "batched": card.batched,
+                "queued_rows": waiting[number],
+                "facts": card.facts,
+                **core.counters[number].report(now),
+            }
+            for number, card in core.cards.items()
         ],
         "workers": [
             {
@@ -69,3 +80,10 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
             for client in core.clients.values()
         ],
     }
+
+
+def _sizes(core: Core) -> dict[str, int]:
+    sizes: Counter[int] = Counter()
+    for counters in core.counters:
+        sizes.update(counters.sizes)
+    return {str(size): count for size, count in sorted(sizes.items())}

@@ -64,12 +64,14 @@ class Server:
         config: EngineConfig,
         *,
         sys_path: list[str],
+        archives: dict[str, int],
         owner: int | None,
         status: int | None,
     ) -> None:
         self._models = models
         self._config = config
         self._sys_path = sys_path
+        self._archives = archives  # descriptors of models, for every worker to come
         self._owner = owner
         self._status = status
         self._core = Core(models, config, self, os.getpid())
@@ -365,7 +367,7 @@ class Server:
             sys_path=self._sys_path,
             socket=str(self._path),
         )
-        process = WorkerProcess(index, settings, self._pidfd)
+        process = WorkerProcess(index, settings, {"engine": self._pidfd} | self._archives)
         self._processes[index] = process
         self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))
         self._poller.add(process.pidfd, lambda _: self._worker_exited(process))

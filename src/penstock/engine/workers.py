@@ -15,8 +15,8 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.segments import Segment
-from penstock.scheduling.batcher import LEAD
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.batcher import Decision
+from penstock.scheduling.queue import LEAD, Lane
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.messages import ItemFailed, ItemPart
@@ -34,15 +34,24 @@ class WorkerState(enum.Enum):
 class Batch:
     """Jobs that a worker was given together."""
 
-    __slots__ = ("alone", "jobs", "lane", "number", "outcomes", "rows", "sent")
+    __slots__ = (
+        "alone",
+        "closed",
+        "expected",
+        "jobs",
+        "lane",
+        "number",
+        "outcomes",
+        "rows",
+        "sent",
+    )
 
-    def __init__(self, number: int, lane: Lane, jobs: list[Job], alone: bool, now: int) -> None:
+    def __init__(self, number: int, decision: Decision, now: int) -> None:
+        _, self.lane, self.jobs, self.alone, self.closed = decision
         self.number = number
-        self.lane = lane
-        self.jobs = jobs
-        self.alone = alone
-        self.rows = sum(job.rows for job in jobs)
+        self.rows = sum(job.rows for job in self.jobs)
         self.sent = now
+        self.expected = 0  # nanoseconds that it will probably take
         self.outcomes: list[tuple[ItemPart | ItemFailed, int]] = []  # with their descriptors
 
 
@@ -75,6 +84,10 @@ class Worker:
     def inflight(self) -> int:
         """Batches that it has."""
         return len(self.batches)
+
+    def rows_of(self, lane: Lane) -> int:
+        """Rows of this lane that it has."""
+        return sum(batch.rows for batch in self.batches.values() if batch.lane is lane)
 
     def started(self, pid: int, now: int) -> None:
         """A new process has this place."""
@@ -112,6 +125,7 @@ class Worker:
         self.alone = False
         batches = list(self.batches.values())
         self.batches.clear()
+        self.free_at = now  # whoever comes in its place has nothing to finish
         return batches
 
     def given(self, batch: Batch, expected: int, now: int) -> None:
@@ -120,6 +134,7 @@ class Worker:
         if not self.batches:
             self.running_since = self.free_at = now
         self.batches[batch.number] = batch
+        batch.expected = expected
         self.free_at += expected
         self.late_at = self.free_at + max(expected, LEAD) if expected else now
         self.alone = batch.alone
@@ -132,8 +147,10 @@ class Worker:
             self.alone = False
             self.batches_done += 1
             self.rows_done += batch.rows
-            if not self.batches:
-                self.free_at = now
+            self.free_at = now
+            for other in self.batches.values():
+                self.free_at += other.expected
+                self.late_at = self.free_at + max(other.expected, LEAD) if other.expected else now
         return batch
 
 

@@ -25,6 +25,18 @@ class Runnable(Protocol):
         Raises whatever the model raises, and `ModelError` for outputs that cannot be sent.
         """
 
+    def padded(self, rows: int) -> int:
+        """The size that so many rows are run at; rows that are missing repeat the first one."""
+
+    def warm_up(self) -> bool:
+        """Get ready what may come later; called once, in a thread beside the one that serves.
+
+        Returns whether the facts are others now.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of it, for people and for the scheduler; can be written as JSON."""
+
 
 class Function:
     """A Python callable. A class is instantiated first: that is where it loads what it needs."""
@@ -56,6 +68,19 @@ class Function:
                 self._seen.clear()
             self._seen[outputs.dtype, outputs.shape[1:]] = signature
         return signature, arrays
+
+    def padded(self, rows: int) -> int:
+        """A Python function runs on what there is."""
+        return rows
+
+    def warm_up(self) -> bool:
+        """There is nothing to warm up: it is not called without rows of a caller's."""
+        return False
+
+    def facts(self) -> dict[str, Any]:
+        """Only what the settings say."""
+        unbatched = "" if self.batched else "the settings say so (batched=False)"
+        return {"mode": "python", "ladder": [], "latency": {}, "unbatched": unbatched}
 
 
 def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:

@@ -1,26 +1,91 @@
-"""Loading a model: whatever its source is, a `Runnable` comes out, or a `ModelLoadError`."""
+"""Loading a model: whatever its source is, a `Runnable` comes out, or a `ModelLoadError`.
+
+A plain function is run as it is; a TensorFlow model becomes a `Graph` first (`assemble`), which is
+then compiled. TensorFlow is imported only for the latter.
+"""
 
 from __future__ import annotations
 
+import inspect
+import sys
 import traceback
+from functools import partial
+from typing import Any
 
-from penstock.config import Model
+from penstock.config import Model, is_keras_model
 from penstock.errors import ModelLoadError
 from penstock.model.function import Function, Runnable
-from penstock.model.source import resolve
+from penstock.model.live import in_memory
+from penstock.model.quiet import quieten, tidy
+from penstock.model.source import check_place, is_path, resolve
+from penstock.model.structure import needs_arguments
 
 
 def load(model: Model) -> Runnable:
     """Find, import and set up a model. Whatever goes wrong becomes a `ModelLoadError`."""
-    source = str(model.source)
+    quieten()
     try:
-        return Function(resolve(source), model.spec, model.max_batch, model.batched, source)
-    except ModelLoadError:
-        raise
+        return _load(model)
+    except ModelLoadError as error:
+        if error.__cause__ is None or "\0" in str(error):
+            raise
+        full = "".join(traceback.format_exception(error))
+        raise ModelLoadError(f"{error}\0{full}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         last = "".join(traceback.format_exception_only(error)).strip()
         raise ModelLoadError(
-            f"model {model.name!r} ({source}): {last}\0{traceback.format_exc()}"
+            f"model {model.name!r} ({model.source}): {last}\0{traceback.format_exc()}"
         ) from error
+    finally:
+        tidy()
+
+
+def _load(model: Model) -> Runnable:
+    found = model.source
+    if isinstance(found, str) and is_path(found):
+        if not in_memory(found):
+            check_place(found)
+    elif isinstance(found, str):
+        found = _made(resolve(found))
+        if not _is_tensorflow(found, model.inputs is not None or bool(model.preprocess)):
+            _refuse_steps(model)
+            return Function(found, model.spec, model.max_batch, model.batched, str(model.source))
+    from penstock.model.assemble import assemble
+    from penstock.model.compiled import Compiled
+    from penstock.model.stored import restore
+
+    restored = restore(model, found)
+    if restored is not None:
+        return Compiled(restored[0], model, restored[1])
+    return Compiled(assemble(model, found), model)
+
+
+def _made(found: Any) -> Any:
+    """A class is instantiated, and a function that takes nothing is called: they make the model."""
+    if isinstance(found, type):
+        return found()
+    if (inspect.isroutine(found) or isinstance(found, partial)) and not needs_arguments(found):
+        return found()
+    return found
+
+
+def _is_tensorflow(found: Any, declared: bool) -> bool:
+    """Whether this is TensorFlow's to run. Only what has imported TensorFlow can be."""
+    if is_keras_model(found):
+        return True
+    if "tensorflow" not in sys.modules:
+        return False
+    from penstock.model.traceable import is_traceable
+
+    return is_traceable(found, declared)
+
+
+def _refuse_steps(model: Model) -> None:
+    for step in ("preprocess", "postprocess", "signature"):
+        if getattr(model, step):
+            raise ModelLoadError(
+                f"model {model.name!r}: {step} is for TensorFlow models; "
+                f"{model.source} is a plain function"
+            )

@@ -1,15 +1,38 @@
-"""From a source's text to the object that it names."""
+"""From a source's text to what it names: a place on the disk, or an object to import."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from penstock.errors import ModelLoadError
+
+KERAS_FILES = (".keras", ".h5", ".hdf5")
+
+
+def is_path(source: str) -> bool:
+    """Whether a source is a file or a folder, and not something to import."""
+    return ":" not in source or os.path.exists(source)
+
+
+def check_place(path: str) -> None:
+    """Raise `ModelLoadError` unless there is a file of a kind that is known, or a folder."""
+    place = Path(path)
+    if place.is_dir() or (place.is_file() and place.suffix in KERAS_FILES):
+        return
+    expected = (
+        "expected 'module:callable', 'file.py:callable', a SavedModel folder, "
+        f"or a file {', '.join(KERAS_FILES)}"
+    )
+    if not place.exists():
+        raise ModelLoadError(f"there is no file or folder {path}; {expected}")
+    kind = f"a file with the suffix {place.suffix!r}" if place.is_file() else "neither"
+    raise ModelLoadError(f"{path} is {kind}; {expected}")
 
 
 def resolve(source: str) -> Any:
@@ -44,10 +67,17 @@ def _module_at(path: Path) -> ModuleType:
         raise ModelLoadError(f"there is no file {path}")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(path.stem, None)
+        raise
     return module

@@ -1,9 +1,25 @@
 """When a batch leaves, to whom, and with which jobs in it.
 
-The first rule set: *take what waits, up to the largest batch, when a worker is nearly free*. A
-worker that is idle gets a batch at once. A busy one gets its next batch early only when a full one
-waits or when it will be free within `LEAD`, the time that a message takes to reach it: before that,
-every row that still arrives can join. A worker that is overdue gets nothing more: it may hang.
+The rule is *just in time*. A worker that is busy gets its next batch only when it will be free
+within `Lane.lead`, the time that a message takes to reach it and its rows to be gathered, or when a
+full one waits: before that, every row that still arrives can join. Nobody overtakes the lane whose
+turn it is by being full. A worker that is overdue gets nothing more: it may hang.
+
+A worker that is idle, or about to be, may be left waiting a little for clients that were just
+answered and will ask again at once (see `returns`): they go round in a loop, so what counts is how
+long a round takes. With *q* rows waiting, *a* expected within *d*, and *T(n)* what a batch takes::
+
+    together:  d + T(q + a)                      in two batches:  T(q) + T(a)
+
+Where a larger batch takes hardly longer (a GPU) waiting often pays; where time grows with the rows
+(a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
+for another batch when the device then has less to do.
+
+Every batch has a reason why it was closed; see `Closed`.
+
+Deadlines: waiting ends early enough for the rows that have one, and a batch is no larger than they
+allow. Rows that can no longer be in time are given back by `expire` and `missed`, as far as
+measurements are fresh enough to tell.
 
 Suspects are rows of a batch whose worker died. Nobody is guilty yet: they run one row at a time, on
 a worker that has nothing else, after everything that was waiting when they fell under suspicion;
@@ -13,14 +29,29 @@ Lanes that are not batched run one request at a time, all on the first worker.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.scheduling.queue import Job, Lane, Queue
+from penstock.scheduling.queue import LEAD, Job, Lane, Queue
 
-LEAD = 100_000  # nanoseconds
 DEPTH = 2
+_NEVER = 1 << 62
+
+
+class Closed(enum.Enum):
+    """Why a batch was closed and sent."""
+
+    FULL = "full"  # no more rows fit
+    IDLE = "idle"  # the worker had nothing to do, and nobody was expected
+    AHEAD = "ahead"  # the worker was about to finish its last batch
+    COMPLETE = "complete"  # everybody who was waited for has come
+    WAITED = "waited"  # somebody who was waited for has not come in time
+    DEADLINE = "deadline"  # a row could not wait any longer, or not run with more than these
+    FITTING = "fitting"  # it fills a compiled size; a few rows more would have been mostly padding
+    SINGLE = "single"  # it is not batched
+    SUSPECT = "suspect"  # a row that may have killed its worker
 
 
 class Runner(Protocol):
@@ -37,6 +68,9 @@ class Runner(Protocol):
     def inflight(self) -> int:
         """Batches that it has and has not finished."""
 
+    def rows_of(self, lane: Lane) -> int:
+        """Rows of this lane that it has and has not finished."""
+
 
 class Decision(NamedTuple):
     """Send these jobs to that runner, as one batch."""
@@ -45,6 +79,7 @@ class Decision(NamedTuple):
     lane: Lane
     jobs: list[Job]
     alone: bool
+    closed: Closed
 
 
 class Batcher:
@@ -54,6 +89,8 @@ class Batcher:
         self.queue = Queue()
         self._suspects: deque[Job] = deque()
         self._suspected_rows = 0
+        self._missed: list[Job] = []
+        self._look: int | None = None  # when a batch that waits for others may have waited enough
 
     @property
     def rows(self) -> int:
@@ -65,9 +102,20 @@ class Batcher:
         """Jobs that wait."""
         return self.queue.jobs + len(self._suspects)
 
-    def add(self, job: Job, *, again: bool = False) -> None:
+    # ── events ─────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, job: Job, now: int = 0, *, again: bool = False) -> None:
         """A job wants to run; `again`: its worker died before it was begun."""
         self.queue.add(job, front=again)
+        lane = job.lane
+        if not again:
+            lane.returns.came(job.fairness, job.rows, now)
+        if job.deadline and lane.fresh(job.rows, now):
+            self.queue.watch(job, job.deadline - lane.cost(job.rows) + 1)
+
+    def answered(self, lane: Lane, fairness: int, rows: int, now: int) -> None:
+        """Rows of this caller were answered: it may ask again at once."""
+        lane.returns.answered(fairness, rows, now)
 
     def suspect(self, job: Job) -> None:
         """A single row whose worker died: it runs alone, after those who wait now."""
@@ -77,7 +125,7 @@ class Batcher:
         self._suspects.append(job)
         self._suspected_rows += job.rows
         if job.deadline:
-            self.queue.watch(job)
+            self.queue.watch(job, job.deadline)
 
     def remove(self, job: Job) -> None:
         """A waiting job is not wanted any more."""
@@ -89,10 +137,23 @@ class Batcher:
             self.queue.remove(job)
 
     def expire(self, now: int) -> Iterator[Job]:
-        """Remove and return the jobs whose deadline has passed while they waited."""
-        for job in self.queue.expired(now):
-            self.remove(job)
-            yield job
+        """Remove and return the waiting jobs whose deadline has passed, or cannot be met."""
+        for job in self.queue.due(now):
+            if job.deadline <= now or not self.in_time(job, now):
+                self.remove(job)
+                yield job
+            # else it is also watched until its deadline itself
+
+    def missed(self) -> list[Job]:
+        """Jobs that would have left now, too late for their deadline. They wait no longer."""
+        missed, self._missed = self._missed, []
+        return missed
+
+    def in_time(self, job: Job, start: int) -> bool:
+        """Whether a job that is begun then can meet its deadline, as far as is known."""
+        if not job.deadline or not job.lane.fresh(job.rows, start):
+            return True
+        return start + job.lane.cost(job.rows) <= job.deadline
 
     def clear(self) -> Iterator[Job]:
         """Remove and return everything that waits."""
@@ -101,24 +162,29 @@ class Batcher:
             self._suspected_rows -= job.rows
             job.queued = False
             yield job
-        while (lane := self.queue.best_lane()) is not None:
-            yield from self.queue.take(lane)
+        while lanes := self.queue.lanes():
+            yield from self.queue.take(lanes[0])
+
+    # ── decisions ──────────────────────────────────────────────────────────────────────────────
 
     def next_batch(self, runners: Sequence[Runner], now: int) -> Decision | None:
         """The next batch that should leave now, or `None`. `runners`: those that are ready."""
+        self._look = None
         if not runners:
             return None
-        reserved: Runner | None = None
+        kept: list[Runner] = []  # for a suspect, or for a lane whose turn comes before
         if self._suspects and self.queue.oldest() > self._suspects[0].ticket:
-            reserved = min(runners, key=lambda runner: runner.inflight)
-            if reserved.inflight == 0:
+            freest = min(runners, key=lambda runner: (_overdue(runner, now), runner.inflight))
+            if freest.inflight == 0:
                 job = self._suspects.popleft()
                 self._suspected_rows -= job.rows
                 job.queued = False
-                return Decision(reserved, job.lane, [job], True)
+                return Decision(freest, job.lane, [job], True, Closed.SUSPECT)
+            kept.append(freest)
         for lane in self.queue.lanes():
-            if decision := self._batch(lane, runners, reserved, now):
-                return decision
+            while lane.jobs and (decision := self._batch(lane, runners, kept, now)):
+                if decision.jobs:  # else all of them were too late
+                    return decision
         return None
 
     def wakeup(self, runners: Sequence[Runner], now: int) -> int | None:
@@ -128,33 +194,168 @@ class Batcher:
         """
         times: list[int] = []
         if self.queue.jobs:
-            times += [runner.free_at - LEAD for runner in runners if runner.inflight]
-        deadline = self.queue.next_deadline()
-        if deadline is not None:
-            times.append(max(deadline, now + 1))
+            leads = {lane.lead() for lane in self.queue.lanes()}
+            busy = [runner for runner in runners if runner.inflight]
+            times += [runner.free_at - lead for runner in busy for lead in leads]
+            if self._look is not None:
+                times.append(max(self._look, now + 1))
+        due = self.queue.next_due()
+        if due is not None:
+            times.append(max(due, now + 1))
         return min((time for time in times if time > now), default=None)
 
     def _batch(
-        self, lane: Lane, runners: Sequence[Runner], reserved: Runner | None, now: int
+        self, lane: Lane, runners: Sequence[Runner], kept: list[Runner], now: int
     ) -> Decision | None:
-        best: Runner | None = None
-        for runner in runners if lane.batched else runners[:1]:
-            if (
-                runner is not reserved
-                and not runner.alone
-                and runner.inflight < DEPTH
-                and (
-                    best is None
-                    or runner.inflight < best.inflight
-                    or (runner.inflight == best.inflight and runner.free_at < best.free_at)
-                )
-            ):
-                best = runner
-        if best is None:
+        runner = _freest(runners if lane.batched else runners[:1], kept, now)
+        if runner is None:
             return None
-        if best.inflight:
-            overdue = now >= best.late_at  # or nobody knows how long it takes
-            early = lane.rows < lane.max_batch and best.free_at - now > LEAD
-            if overdue or early:
+        busy = runner.inflight > 0
+        if lane.batched and lane.rows >= lane.max_batch:
+            return self._close(lane, runner, Closed.FULL, now)
+        if busy and runner.free_at - now > lane.lead():
+            kept.append(runner)
+            return None
+        if not lane.batched:
+            return self._close(lane, runner, Closed.SINGLE, now)
+        if busy:
+            if self._holds_back(lane, runner, len(runners)):
                 return None
-        return Decision(best, lane, self.queue.take(lane), False)
+            return self._close(lane, runner, Closed.AHEAD, now)
+        closed = self._waits(lane, now, len(runners))
+        return None if closed is None else self._close(lane, runner, closed, now)
+
+    def _close(self, lane: Lane, runner: Runner, closed: Closed, now: int) -> Decision:
+        fitting = self._fitting(lane)
+        taken = self.queue.take(lane, fitting or lane.max_batch)
+        lane.waiting_since = 0
+        jobs = self._timely(lane, taken, max(now, runner.free_at), now)
+        rows = _rows(jobs)
+        if len(jobs) < len(taken) and any(job.queued for job in taken):
+            closed = Closed.DEADLINE
+        elif 0 < rows <= fitting and closed is not Closed.FULL:
+            closed = Closed.FITTING
+        if jobs:
+            self.queue.charge(lane, lane.cost(rows) or 1)
+        return Decision(runner, lane, jobs, False, closed)
+
+    def _timely(self, lane: Lane, jobs: list[Job], start: int, now: int) -> list[Job]:
+        """Those that will be in time; the others are missed, or wait for the next batch.
+
+        Without the late ones, or a smaller batch of the first ones: whichever serves more.
+        """
+        rows = _rows(jobs)
+        end = start + lane.cost(rows)
+        late = [job for job in jobs if 0 < job.deadline < end]
+        if not late or not lane.fresh(rows, now):
+            return jobs
+        rest = [job for job in jobs if not 0 < job.deadline < end]
+        alone = [job for job in jobs if self.in_time(job, start)]
+        few = list(_in_time_together(lane, alone, start))
+        if rest and _rows(rest) * lane.cost(_rows(few)) >= _rows(few) * lane.cost(_rows(rest)):
+            self._missed += late
+            return rest
+        self._missed += [job for job in jobs if not self.in_time(job, start)]
+        few = few or alone[:1]  # too little is known of it to refuse it
+        self.queue.put_back(alone[len(few) :])
+        return few
+
+    def _waits(self, lane: Lane, now: int, workers: int) -> Closed | None:
+        """An idle worker: `None` to wait for those who were just answered, or why not."""
+        all_back = not lane.returns.away
+        expected, until = lane.returns.expected(now)
+        if not expected:
+            if not lane.waiting_since:
+                return Closed.IDLE
+            return Closed.COMPLETE if all_back else Closed.WAITED
+        rows = lane.rows
+        back = min(round(expected * lane.returns.chance), lane.max_batch - rows)
+        since = lane.waiting_since or now
+        together = lane.cost(rows + back)
+        if (
+            back <= 0
+            or until <= now
+            or lane.returns.turnaround > together // 2
+            or now - since > together // 2
+            or not pays(lane, rows, back, until - now, workers)
+        ):
+            return Closed.WAITED if lane.waiting_since else Closed.IDLE
+        latest = self._latest(lane, together)
+        if latest <= now:
+            return Closed.DEADLINE
+        lane.waiting_since = since
+        look = min(until, since + together // 2 + 1, latest)
+        if self._look is None or look < self._look:
+            self._look = look
+        return None
+
+    def _holds_back(self, lane: Lane, runner: Runner, workers: int) -> bool:
+        """A worker about to be free: whether to wait for those whom it answers then."""
+        back = min(round(runner.rows_of(lane) * lane.returns.chance), lane.max_batch - lane.rows)
+        if back <= 0 or not lane.returns.steady:
+            return False
+        wait = lane.returns.turnaround
+        together = lane.cost(lane.rows + back)
+        if wait > together // 2 or self._latest(lane, together) < runner.free_at + wait:
+            return False
+        return pays(lane, lane.rows, back, wait, workers)
+
+    def _latest(self, lane: Lane, cost: int) -> int:
+        """When a batch that takes so long must leave, for all who wait to be in time."""
+        first = None if self.queue.next_due() is None else lane.first_deadline()
+        return _NEVER if first is None else first - cost - LEAD
+
+    def _fitting(self, lane: Lane) -> int:
+        """A compiled size that is better filled now than padded to the next one; 0 if none is."""
+        rows = min(lane.rows, lane.max_batch)
+        if not lane.batched or not lane.ladder or rows in lane.ladder:
+            return 0
+        below = max((size for size in lane.ladder if size < rows), default=0)
+        if not below:
+            return 0
+        return below if lane.cost(below) + lane.cost(rows - below) < lane.cost(rows) else 0
+
+
+def pays(lane: Lane, rows: int, back: int, wait: int, workers: int) -> bool:
+    """Whether rows that wait had better run together with those that come back."""
+    second = lane.cost(back)
+    if workers > 1:  # another may take them: only the waiting of these few counts
+        second = second * back // (rows + back)
+    return wait + lane.cost(rows + back) < lane.cost(rows) + second
+
+
+def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[Job]:
+    rows, until = 0, _NEVER
+    for job in jobs:
+        rows += job.rows
+        until = min(until, job.deadline or _NEVER)
+        if start + lane.cost(rows) > until:
+            return
+        yield job
+
+
+def _rows(jobs: Sequence[Job]) -> int:
+    return sum(job.rows for job in jobs)
+
+
+def _overdue(runner: Runner, now: int) -> bool:
+    """Whether it may hang, or nobody knows how long it takes."""
+    return runner.inflight > 0 and now >= runner.late_at
+
+
+def _freest(runners: Sequence[Runner], kept: Sequence[Runner], now: int) -> Runner | None:
+    best: Runner | None = None
+    for runner in runners:
+        if (
+            runner not in kept
+            and not runner.alone
+            and runner.inflight < DEPTH
+            and not _overdue(runner, now)
+            and (
+                best is None
+                or runner.inflight < best.inflight
+                or (runner.inflight == best.inflight and runner.free_at < best.free_at)
+            )
+        ):
+            best = runner
+    return best

@@ -1,25 +1,93 @@
-"""How long a batch takes: a moving average for each power of two of its size, as measured."""
+"""How long a batch takes: what was measured lately for each size, and a line in between.
+
+A size's estimate is the median of its last few measurements, so that one slow batch changes
+nothing and a lasting change is seen after three. Warm-up may have measured sizes before (`seed`).
+Sizes that were not seen lie on the line between their neighbours. Measurements that are old
+(`fresh`) must not refuse anybody: whoever comes next is the probe that makes them new. Each size
+has its own age, else small batches that keep coming would make an old time of a large one look new.
+"""
 
 from __future__ import annotations
 
-_WEIGHT = 0.25
+from bisect import bisect_left
+from collections import deque
+
+_KEPT = 5
+_FRESH = 1_000_000_000  # nanoseconds
+
+
+class _Size:
+    """The measurements of batches of about one size."""
+
+    __slots__ = ("observed", "rows", "samples", "time")
+
+    def __init__(self, rows: float, time: int) -> None:
+        self.rows = rows
+        self.time = time
+        self.samples: deque[int] = deque(maxlen=_KEPT)
+        self.observed = 0  # when, the last time
+
+    def fresh(self, now: int) -> bool:
+        return self.observed > 0 and now - self.observed <= _FRESH
+
+    def observe(self, rows: int, nanoseconds: int, now: int) -> None:
+        self.rows += (rows - self.rows) / 4
+        samples = self.samples
+        if not self.fresh(now):
+            samples.clear()
+        self.observed = now
+        samples.append(nanoseconds)
+        self.time = sorted(samples)[len(samples) // 2]
 
 
 class Estimates:
     """Nanoseconds that a batch of so many rows takes in one lane."""
 
     def __init__(self) -> None:
-        self._averages: dict[int, float] = {}
+        self._sizes: list[_Size] = []
+        self._limits: list[int] = []  # the largest number of rows that each size stands for
 
-    def observe(self, rows: int, nanoseconds: int) -> None:
-        """A batch took that long."""
-        size = rows.bit_length()
+    def seed(self, size: int, nanoseconds: int) -> None:
+        """What warm-up has measured; less worth than the first measurement at work."""
+        entry = self._entry(size, max(nanoseconds, 1))
+        if not entry.samples:
+            entry.time = max(nanoseconds, 1)
+
+    def observe(self, rows: int, nanoseconds: int, now: int) -> None:
+        """A batch that was run at this size took that long."""
         nanoseconds = max(nanoseconds, 1)
-        known = self._averages.get(size)
-        self._averages[size] = (
-            nanoseconds if known is None else known + _WEIGHT * (nanoseconds - known)
-        )
+        self._entry(rows, nanoseconds).observe(rows, nanoseconds, now)
 
     def predict(self, rows: int) -> int:
-        """What a batch will probably take; 0 when nothing of that size was seen."""
-        return int(self._averages.get(rows.bit_length(), 0))
+        """What a batch will probably take; 0 when nothing was seen at all."""
+        if not self._sizes:
+            return 0
+        left, right = self._around(rows)
+        if left is not right:
+            share = (rows - left.rows) / (right.rows - left.rows)
+            return int(left.time + share * (right.time - left.time))
+        if rows > self._limits[-1]:
+            return int(left.time * rows / max(left.rows, 1.0))
+        return left.time
+
+    def fresh(self, rows: int, now: int) -> bool:
+        """Whether what `predict` says of so many rows was measured a moment ago."""
+        return bool(self._sizes) and all(size.fresh(now) for size in self._around(rows))
+
+    def _around(self, rows: int) -> tuple[_Size, _Size]:
+        """The sizes between which so many rows lie; twice the same where one is all there is."""
+        sizes = self._sizes
+        at = min(bisect_left(self._limits, rows), len(sizes) - 1)
+        right = sizes[at]
+        if rows >= right.rows or at == 0:
+            return right, right
+        left = sizes[at - 1]
+        return (left, left) if rows <= left.rows else (left, right)
+
+    def _entry(self, rows: int, nanoseconds: int) -> _Size:
+        limit = 1 << max(rows - 1, 0).bit_length()
+        at = bisect_left(self._limits, limit)
+        if at == len(self._limits) or self._limits[at] != limit:
+            self._limits.insert(at, limit)
+            self._sizes.insert(at, _Size(rows, nanoseconds))
+        return self._sizes[at]

@@ -1,49 +1,118 @@
-"""What waits: lanes of like work, in each the highest priority first, in turn between clients.
+"""What waits: lanes of like work, in each the highest priority first, in turn between callers.
 
 A `Lane` is what may share a batch: one model, one signature. A `Job` is rows of one request that
-are run together; usually all of them, single rows after their worker died (see `batcher`). Within a
-lane, jobs of the highest priority go first, and among equals the clients (fairness keys) take
-turns, so that one that floods the queue only delays itself.
+are run together; usually all of them, single rows after their worker died (see `batcher`).
+
+Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
+turns of a few rows (*deficit round robin*), so that one that floods the queue only delays itself,
+and its rows stay together: a process that is woken for eight answers costs little more than one
+that is woken for one. A turn that took more than its rows is paid back by the next ones. A caller
+that had nothing waiting goes before those that have been served, if it has been away for a whole
+round: whoever asks for little waits little. New callers have at most a batch before one who waits
+has a turn, so that there is an end however many come.
+
+Between models, the one that has used the least of its share goes first: a share grows with the
+time that a model's batches take, divided by the model's weight.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.scheduling.estimates import Estimates
+from penstock.scheduling.returns import Returns
 from penstock.spec import Signature
+
+LEAD = 100_000  # nanoseconds that a message takes to reach a worker, and a little
+_TURNS_A_BATCH = 4
+
+
+class Share:
+    """What a model has used of the devices, divided by its weight."""
+
+    __slots__ = ("used", "weight")
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.weight = weight
+        self.used = 0.0
 
 
 class Lane:
-    """Work that may share a batch: its model and signature, the batch's limits, its estimates."""
+    """Work that may share a batch: its model and signature, the batch's limits, what is known."""
 
     __slots__ = (
         "__weakref__",
         "batched",
         "estimates",
+        "gather",
+        "jobs",
+        "ladder",
         "levels",
         "max_batch",
         "model",
+        "quantum",
+        "returns",
         "rows",
+        "share",
         "signature",
         "turn",
+        "waiting_since",
     )
 
     def __init__(
-        self, model: int, signature: Signature, max_batch: int, batched: bool = True
+        self,
+        model: int,
+        signature: Signature,
+        max_batch: int,
+        batched: bool = True,
+        *,
+        ladder: Sequence[int] = (),
+        share: Share | None = None,
     ) -> None:
         self.model = model
         self.signature = signature
         self.max_batch = max_batch
         self.batched = batched
+        self.ladder = tuple(ladder)
+        self.share = share or Share()
+        self.quantum = max(1, max_batch // _TURNS_A_BATCH)
         self.rows = 0
+        self.jobs = 0
         self.turn = 0
-        self.levels: dict[int, OrderedDict[int, deque[Job]]] = {}
+        self.waiting_since = 0
+        self.gather = 0.0  # nanoseconds a row, where that happens beside the batch before
+        self.levels: dict[int, Level] = {}
         self.estimates = Estimates()
+        self.returns = Returns()
+
+    def padded(self, rows: int) -> int:
+        """The size at which so many rows are run."""
+        for size in self.ladder:
+            if size >= rows:
+                return size
+        return rows
+
+    def lead(self) -> int:
+        """How long before the device is free its next batch must leave."""
+        return LEAD + int(self.gather * min(self.rows, self.max_batch))
+
+    def cost(self, rows: int) -> int:
+        """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""
+        return self.estimates.predict(self.padded(rows) if self.ladder else rows)
+
+    def fresh(self, rows: int, now: int) -> bool:
+        """Whether `cost` was measured a moment ago: only then may it refuse somebody."""
+        return self.estimates.fresh(self.padded(rows), now)
+
+    def first_deadline(self) -> int | None:
+        """The first deadline of those that wait."""
+        lines = (line for level in self.levels.values() for line in level.lines.values())
+        deadlines = (job.deadline for line in lines for job in line.jobs if job.deadline)
+        return min(deadlines, default=None)
 
 
 class Job:
@@ -90,6 +159,73 @@ class Job:
         self.queued = False
 
 
+class Line:
+    """The jobs of one caller at one priority, and the rows left of its turn."""
+
+    __slots__ = ("jobs", "key", "left", "missed")
+
+    def __init__(self, key: int, left: int) -> None:
+        self.key = key
+        self.missed = False  # its last turn found it empty
+        self.jobs: deque[Job] = deque()
+        self.left = left
+
+
+class Level:
+    """The lines of one priority: those that came since their last turn first, then the others."""
+
+    __slots__ = ("ahead", "fresh", "jobs", "lines", "served")
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.ahead = 0  # turns of fresh lines since one of the others had a turn
+        self.lines: dict[int, Line] = {}
+        self.fresh: deque[Line] = deque()
+        self.served: deque[Line] = deque()
+
+    def line(self, key: int, quantum: int) -> Line:
+        """A caller's line, which it keeps until a turn finds it empty."""
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = Line(key, quantum)
+            self.fresh.append(line)
+        return line
+
+    def next_line(self, quantum: int) -> Line:
+        """Whose turn it is; there is a job."""
+        while True:
+            lines = self.fresh
+            if not lines or (self.ahead >= _TURNS_A_BATCH and self.served):
+                lines = self.served
+            line = lines[0]
+            if line.left > 0 and line.jobs:
+                return line
+            lines.popleft()
+            if not line.jobs and line.missed:
+                del self.lines[line.key]
+                continue
+            line.missed = not line.jobs  # not forgotten yet: it may not be fresh again at once
+            line.left = min(line.left, 0) + quantum
+            if lines is self.fresh:
+                self.ahead += 1
+            elif line.jobs:
+                self.ahead = 0
+            self.served.append(line)
+
+    def tidy(self) -> None:
+        """Forget the lines that are empty, when most are: their jobs were cancelled."""
+        if len(self.lines) > 64 and len(self.lines) > 4 * self.jobs:
+            self.lines = {key: line for key, line in self.lines.items() if line.jobs}
+            self.fresh = deque(line for line in self.fresh if line.jobs)
+            self.served = deque(line for line in self.served if line.jobs)
+
+    def heads(self) -> Iterator[Job]:
+        """The first job of each line."""
+        for line in self.lines.values():
+            if line.jobs:
+                yield line.jobs[0]
+
+
 class Queue:
     """Every job that waits for its first, or next, run with others."""
 
@@ -101,47 +237,45 @@ class Queue:
         self._deadlines: list[tuple[int, int, Job]] = []
         self._entries = itertools.count()
         self._turns = itertools.count(1)
+        self._used = 0.0  # the most that a model had used of its share when it was served
 
     def add(self, job: Job, *, front: bool = False) -> None:
-        """A job joins its client's line, in its old place if it had been there before."""
+        """A job joins its caller's line, in its old place if it had been there before."""
         if not front or not job.sequence:
             self.last_sequence += 1
             job.sequence = self.last_sequence
         lane = job.lane
-        lines = lane.levels.get(job.priority)
-        if lines is None:
-            lines = lane.levels[job.priority] = OrderedDict()
-        line = lines.get(job.fairness)
-        if line is None:
-            line = lines[job.fairness] = deque()
+        level = lane.levels.get(job.priority)
+        if level is None:
+            level = lane.levels[job.priority] = Level()
+        jobs = level.line(job.fairness, lane.quantum).jobs
         if front:
             place = 0
-            while place < len(line) and line[place].sequence < job.sequence:
+            while place < len(jobs) and jobs[place].sequence < job.sequence:
                 place += 1
-            line.insert(place, job)
+            jobs.insert(place, job)
         else:
-            line.append(job)
+            jobs.append(job)
         job.queued = True
         self.jobs += 1
         self.rows += job.rows
+        level.jobs += 1
+        lane.jobs += 1
         lane.rows += job.rows
-        if lane not in self._lanes:
+        if lane.jobs == 1:
+            if lane.share.used < self._used:
+                lane.share.used = self._used  # time in which nothing waited is not saved up
             self._lanes[lane] = None
             lane.turn = next(self._turns)
         if job.deadline:
-            self.watch(job)
+            self.watch(job, job.deadline)
 
     def remove(self, job: Job) -> None:
         """A job leaves before its turn."""
-        line = job.lane.levels[job.priority][job.fairness]
-        line.remove(job)
-        self._left(job, line)
-
-    def best_lane(self) -> Lane | None:
-        """The lane whose turn it is: by priority, then who was served, or came, longest ago."""
-        if len(self._lanes) <= 1:
-            return next(iter(self._lanes), None)
-        return min(self._lanes, key=_turn)
+        level = job.lane.levels[job.priority]
+        level.lines[job.fairness].jobs.remove(job)
+        self._left(job, level)
+        level.tidy()
 
     def lanes(self) -> list[Lane]:
         """The lanes in which something waits, in the order of their turns."""
@@ -149,71 +283,92 @@ class Queue:
             return list(self._lanes)
         return sorted(self._lanes, key=_turn)
 
-    def take(self, lane: Lane) -> list[Job]:
-        """The next batch of a lane: by priority, in turn between clients, until it is full."""
+    def take(self, lane: Lane, room: int | None = None) -> list[Job]:
+        """The next batch of a lane: by priority, in turn between callers, until `room` is full."""
         jobs: list[Job] = []
         lane.turn = next(self._turns)
-        room = lane.max_batch if lane.batched else 0
+        if room is None:
+            room = lane.max_batch
+        if not lane.batched:
+            room = 0
         while lane.levels:
             levels = lane.levels
-            lines = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
-            key, line = next(iter(lines.items()))
-            job = line[0]
+            level = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
+            line = level.next_line(lane.quantum)
+            job = line.jobs[0]
             if jobs and (job.rows > room or job.rows == 0):
                 break
-            line.popleft()
-            lines.move_to_end(key)
-            self._left(job, line)
+            line.jobs.popleft()
+            line.left -= _charged(job)
+            self._left(job, level)
             jobs.append(job)
             room -= job.rows
             if room <= 0 or job.rows == 0:
                 break
         return jobs
 
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Jobs that were taken a moment ago stay after all."""
+        for job in jobs:
+            self.add(job, front=True)
+            line = job.lane.levels[job.priority].lines[job.fairness]
+            line.left = min(line.left + _charged(job), job.lane.quantum)
+
+    def charge(self, lane: Lane, cost: float) -> None:
+        """A batch of this lane was sent: its model has used that much of the devices."""
+        share = lane.share
+        self._used = max(self._used, share.used)
+        share.used += cost / share.weight
+
     def oldest(self) -> int:
         """The sequence number of the job that waits longest; past all of them when none waits."""
         heads = (
-            line[0].sequence
+            job.sequence
             for lane in self._lanes
-            for lines in lane.levels.values()
-            for line in lines.values()
+            for level in lane.levels.values()
+            for job in level.heads()
         )
         return min(heads, default=self.last_sequence + 1)
 
-    def watch(self, job: Job) -> None:
-        """Let this job's deadline be noticed."""
+    def watch(self, job: Job, until: int) -> None:
+        """Let it be noticed when this job still waits then."""
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * self.jobs:
             self._deadlines = [entry for entry in self._deadlines if entry[2].queued]
             heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (job.deadline, next(self._entries), job))
+        heapq.heappush(self._deadlines, (until, next(self._entries), job))
 
-    def expired(self, now: int) -> Iterator[Job]:
-        """The jobs whose deadline has passed while they wait. The caller removes them."""
+    def due(self, now: int) -> Iterator[Job]:
+        """The jobs that still wait at the time until which they are watched."""
         while self._deadlines and self._deadlines[0][0] <= now:
             job = heapq.heappop(self._deadlines)[2]
             if job.queued:
                 yield job
 
-    def next_deadline(self) -> int | None:
-        """When the next waiting job expires."""
+    def next_due(self) -> int | None:
+        """When `due` has the next one."""
         while self._deadlines and not self._deadlines[0][2].queued:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _left(self, job: Job, line: deque[Job]) -> None:
+    def _left(self, job: Job, level: Level) -> None:
         lane = job.lane
         job.queued = False
         self.jobs -= 1
         self.rows -= job.rows
+        level.jobs -= 1
+        lane.jobs -= 1
         lane.rows -= job.rows
-        if not line:
-            lines = lane.levels[job.priority]
-            del lines[job.fairness]
-            if not lines:
-                del lane.levels[job.priority]
-                if not lane.levels:
-                    del self._lanes[lane]
+        if not level.jobs:
+            del lane.levels[job.priority]
+            if not lane.jobs:
+                del self._lanes[lane]
+                lane.waiting_since = 0
 
 
-def _turn(lane: Lane) -> tuple[int, int]:
-    return -max(lane.levels), lane.turn
+def _turn(lane: Lane) -> tuple[int, float, int]:
+    return -max(lane.levels), lane.share.used, lane.turn
+
+
+def _charged(job: Job) -> int:
+    """The rows that a job takes of its caller's turn: at least one, at most a batch."""
+    return min(max(job.rows, 1), job.lane.max_batch)

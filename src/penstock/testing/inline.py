@@ -74,6 +74,9 @@ class _Runner:
     alone = False
     inflight = 0
 
+    def rows_of(self, lane: Lane) -> int:
+        return 0
+
 
 class InlineCore:
     """What waits, what runs, and what became of it."""
@@ -271,7 +274,7 @@ class InlineCore:
         self.counts["admitted"] += 1
         self.open[call].append(request)
         lane = self._lane(call.kind.model, call.kind.signature)
-        job = Job(request, lane, request.rows, priority=call.priority, deadline=call.deadline)
+        job = Job(request, lane, request.rows, 0, call.caller, call.priority, call.deadline)
         request.jobs.append(job)
         self.batcher.add(job)
 

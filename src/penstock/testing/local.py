@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.client import Client, check_priority
+from penstock.client.client import Client, caller_number, check_priority
 from penstock.client.kinds import Kinds, ModelInfo
 from penstock.client.session import Session
 from penstock.config import EngineConfig, Model
@@ -37,6 +37,7 @@ from penstock.statistics import (
 from penstock.testing.clock import Clock, SystemClock
 from penstock.testing.faults import Faults
 from penstock.testing.inline import InlineCore, LocalBatch
+from penstock.tracing.record import Load, Trace
 from penstock.transport.tensors import Array, numpy_dtype
 
 Source = Callable[..., Any] | str | Model
@@ -46,13 +47,12 @@ class _NoReader:
     """Nobody reads a connection here: whoever works a batch off resolves its answers."""
 
     def wait_for(self, answer: Answer, timeout: float | None) -> None:
-        """The caller waits for its future in the ordinary way."""
+        """The caller waits until another thread has seen to it."""
 
-    def follow(self, answer: Answer) -> None:
-        """Nobody needs to know."""
-
-    def unfollow(self, answer: Answer) -> None:
-        """Nobody needs to know."""
+    def follow(self, answer: Answer, timeout: float | None) -> None:
+        """Wait for a moment."""
+        if not answer.done():
+            answer.arrived.wait(timeout)
 
     def need_thread(self) -> None:
         """There is none."""
@@ -67,6 +67,7 @@ class _Inside:
         self.kinds = Kinds()
         self.reader = _NoReader()
         self.cancel = core.cancel
+        self.unanswered: set[Answer] = set()  # nobody's: there is no connection that could end
         self.pid = os.getpid()
         self._core = core
 
@@ -123,6 +124,7 @@ class LocalEngine(Client):
         self._current = cast("Session", self._inside)
         for number, (model, runnable) in enumerate(loaded):
             info = ModelInfo(number, model.name, runnable.max_batch, runnable.batched)
+            info.pads = model.pad
             info.spec = runnable.spec
             self._inside.kinds.models[number] = info
 
@@ -241,6 +243,10 @@ class LocalEngine(Client):
                 clients=(client,),
             )
 
+    def trace(self, seconds: float = 5.0, timeout: float = 60.0) -> Trace:
+        """An empty one, at once: there are no processes whose time could be looked at."""
+        return Trace(seconds, 0, self.statistics(), Load(), {}, ())
+
     def __repr__(self) -> str:
         return f"<penstock.testing.LocalEngine {self.name}>"
 
@@ -262,18 +268,20 @@ class LocalEngine(Client):
         model: str | None,
         deadline: float | None,
         priority: int,
+        caller: str,
         block: bool,
         begun: list[Answer] | None = None,
     ) -> Answer:
         until = self._absolute(deadline)
         check_priority(priority)
         session = self._session()
-        kind, given, rows = session.kinds.sort(x, model)
+        kind, given, rows, trims = session.kinds.sort(x, model)
         arrays: list[Array] = [
             np.array(array, numpy_dtype(tensor.dtype), order="C")
             for tensor, array in zip(kind.signature, given, strict=True)
         ]
-        call = Call(kind, rows, until, priority)
+        call = Call(kind, rows, until, priority, caller_number(caller) if caller else 0)
+        call.trims = trims
         answer = call.answer = Answer(session, call, self)  # the call lets go of it at its end
         self._core.submit(call, arrays)
         self._core.work_off()

@@ -33,7 +33,7 @@ from penstock.spec import (
     TensorSpec,
 )
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE = 60_000
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
@@ -74,14 +74,15 @@ class Layout(NamedTuple):
     tensors: Signature
 
 
-SUBMIT_ITEM = struct.Struct("<QIIQQQIhHq")
+SUBMIT_ITEM = struct.Struct("<QIIQQQIhIq")
 
 
 class SubmitItem(NamedTuple):
     """One request: where its slot lies, how many rows, until when, how urgent.
 
     The slot is `length` bytes at `offset` of `segment`: first `input_bytes` of input, the rest is
-    room for the answer. `deadline` is nanoseconds of CLOCK_MONOTONIC, 0 for none.
+    room for the answer. `deadline` is nanoseconds of CLOCK_MONOTONIC, 0 for none. `caller` tells
+    those apart for whom one client speaks: they take turns like clients of their own.
     """
 
     request: int
@@ -92,7 +93,7 @@ class SubmitItem(NamedTuple):
     input_bytes: int
     rows: int
     priority: int
-    flags: int
+    caller: int
     deadline: int
 
 
@@ -109,9 +110,13 @@ class Cancel(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Please send your statistics; the answer carries the same token."""
+    """Please tell one of the ASK_ things; the answer carries the same token."""
 
     token: int
+    what: int
+
+
+ASK_STATISTICS, ASK_TRACE_START, ASK_TRACE = range(3)
 
 
 class Stop(NamedTuple):
@@ -149,6 +154,13 @@ class CardTensors(NamedTuple):
     model: int
     side: int
     tensors: Signature
+
+
+class CardPads(NamedTuple):
+    """How a model's inputs are padded before they are sent (JSON); follows its card."""
+
+    model: int
+    data: bytes
 
 
 class State(NamedTuple):
@@ -373,7 +385,7 @@ CODECS: dict[int, _Codec] = {
     4: _codec(Layout, "IH", "tensors"),
     5: _codec(Submit, "", SUBMIT_ITEM),
     6: _codec(Cancel, "", _ID),
-    7: _codec(Ask, "I"),
+    7: _codec(Ask, "IB"),
     8: _codec(Stop, "d"),
     20: _codec(Welcome, "HIIQII"),
     21: _codec(ModelCard, "HIB", "text"),
@@ -388,6 +400,7 @@ CODECS: dict[int, _Codec] = {
     30: _codec(Cancelled, "", _ID),
     31: _codec(Answer, "IB", "bytes"),
     32: _codec(Rejected, "", "text"),
+    33: _codec(CardPads, "H", "bytes"),
     40: _codec(MapSegment, "IIQ", descriptors=1),
     41: _codec(UnmapSegment, "II"),
     42: _codec(RunLayout, "IH", "tensors"),

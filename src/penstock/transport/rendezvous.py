@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from penstock.spec import check_name
 _SO_PEERGROUPS = 59
 _SO_PEERPIDFD = 77
 _LONGEST_PATH = 107
+_PATIENCE, _PAUSE = 0.5, 0.005  # seconds
 
 
 def default_folder() -> Path:
@@ -83,9 +85,14 @@ class NameTaken(ConfigError):
     """An engine of that name runs already."""
 
 
-def take_lock(socket_path: Path) -> int:
-    """Lock the engine's name; returns the lock's descriptor. Raises `NameTaken`."""
+def take_lock(socket_path: Path, patience: float = _PATIENCE) -> int:
+    """Lock the engine's name; returns the lock's descriptor. Raises `NameTaken`.
+
+    Whoever sweeps has the lock, too, but only for a moment: while no engine answers, it is waited
+    for, `patience` seconds at most.
+    """
     path = socket_path.with_suffix(".lock")
+    until = time.monotonic() + patience
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -94,11 +101,21 @@ def take_lock(socket_path: Path) -> int:
                 _check_silent(socket_path, descriptor)
                 return descriptor
         except BlockingIOError:
-            os.close(descriptor)
-            raise NameTaken(f"an engine already runs at {socket_path}") from None
+            if time.monotonic() >= until or _answers(socket_path):
+                os.close(descriptor)
+                raise NameTaken(f"an engine already runs at {socket_path}") from None
+            time.sleep(_PAUSE)
         except FileNotFoundError:
             pass
-        os.close(descriptor)  # the file was removed between opening and locking: again
+        os.close(descriptor)  # again: the file was removed between opening and locking, or swept
+
+
+def _answers(socket_path: Path) -> bool:
+    try:
+        dial(socket_path).close()
+    except EngineClosed:
+        return False
+    return True
 
 
 def _check_silent(socket_path: Path, descriptor: int) -> None:
@@ -122,7 +139,7 @@ def sweep(socket_path: Path) -> bool:
     if not (socket_path.exists() or socket_path.with_suffix(".lock").exists()):
         return True
     try:
-        descriptor = take_lock(socket_path)
+        descriptor = take_lock(socket_path, patience=0)
     except (NameTaken, OSError):
         return False
     release_lock(socket_path, descriptor)
@@ -149,17 +166,19 @@ def dial(socket_path: Path) -> socket.socket:
     try:
         with _short(socket_path) as address:
             sock.connect(address)
+        uid = peer(sock)[1]
+        trusted = {0, os.getuid()}
+        if socket_path.parent != _temporary_folder():  # anybody can make that one; others: chosen
+            with contextlib.suppress(OSError):
+                trusted.add(socket_path.parent.stat().st_uid)
+        if uid not in trusted:
+            raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
     except OSError as error:
         sock.close()
         raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
-    uid = peer(sock)[1]
-    trusted = {0, os.getuid()}
-    if socket_path.parent != _temporary_folder():  # anybody can make that one; others were chosen
-        with contextlib.suppress(OSError):
-            trusted.add(socket_path.parent.stat().st_uid)
-    if uid not in trusted:
+    except BaseException:
         sock.close()
-        raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
+        raise
     return sock
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 from penstock import launch
-from penstock.config import from_json
+from penstock.config import Model, from_json
 from penstock.errors import ModelLoadError
 from penstock.model.load import load
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
 from penstock.worker.life import follow_engine
 from penstock.worker.loop import Worker, tell_failure
+from penstock.worker.warmup import Ready
 
 _FAREWELL = 10.0
 
@@ -32,22 +35,42 @@ def main(arguments: list[str]) -> int:
     sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
     os.environ["PENSTOCK_WORKER"] = str(extra["index"])
     try:
-        runnables = [load(model) for model in models]
+        loaded = [_load(model) for model in models]
     except ModelLoadError as error:
         tell_failure(channel, error)
         return 1
     try:
-        for number, (model, runnable) in enumerate(zip(models, runnables, strict=True)):
+        for number, (model, ready) in enumerate(zip(models, loaded, strict=True)):
+            runnable = ready.runnable
             card = m.ModelCard(number, runnable.max_batch, runnable.batched, model.name)
             channel.send(m.encode(card))
             for side, tensors in enumerate((runnable.spec.inputs, runnable.spec.outputs)):
                 if tensors is not None:
                     channel.send(m.encode(m.CardTensors(number, side, tensors)))
+            channel.send(ready.facts(number))
         channel.send(m.encode(m.Loaded(os.getpid())))
-        Worker(channel, runnables).run()
+        finished = Worker(channel, loaded).run()
+        if not finished or "tensorflow" in sys.modules:
+            _leave()
     except Closed:
         life.join(_FAREWELL)  # the engine is gone, or about to be: leave as that thread does
     return 0
+
+
+def _load(model: Model) -> Ready:
+    began = time.monotonic()
+    return Ready(load(model), time.monotonic() - began)
+
+
+def _leave() -> None:
+    """End at once, without taking Python apart.
+
+    That takes seconds where TensorFlow is, and would end under a thread that is deep inside it.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

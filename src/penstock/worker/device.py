@@ -1,6 +1,7 @@
 """The three stages of a batch on a device: gather, run, scatter.
 
-*Gather* brings the rows of a batch from the clients' slots together, *run* calls the model on them,
+*Gather* brings the rows of a batch from the clients' slots together and repeats the first one up to
+the size that the model runs at, *run* calls the model on them and drops what it says of the rest,
 *scatter* writes each row's answer into its client's slot, or into a segment of its own when it does
 not fit there. `CpuDevice` does so with ordinary copies. What the clients' memory holds may change
 while it is read: shapes and dtypes come from messages, so at worst an answer is wrong that its own
@@ -68,13 +69,14 @@ class Device(Protocol):
     def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Array], dict[int, str]]:
         """The batch's rows, in order; and the items that could not be read, with the reason.
 
-        Unreadable items have rows all the same (of whatever was there): they are not answered.
+        Unreadable items have rows all the same (of whatever was there): they are not answered. The
+        arrays are as long as the size that the model runs at; rows that are missing are padded.
         """
 
     def run(
-        self, layout: RunLayout, arrays: list[Array], start: int, stop: int
+        self, layout: RunLayout, arrays: list[Array], rows: int
     ) -> tuple[Signature, list[Array]]:
-        """Run the model on some rows of what was gathered."""
+        """Run the model on what was gathered; the outputs of the first `rows` rows."""
 
     def scatter(
         self, targets: list[Target], signature: Signature, arrays: list[Array]
@@ -95,30 +97,35 @@ class CpuDevice:
         plan = layout.plan
         if plan.strings:
             return self._gather_strings(layout, items)
-        buffers = self._buffers_for(layout, rows)
+        size = layout.runnable.padded(rows)
+        buffers = self._buffers_for(layout, size)
         view_of = self._memory.view
         unreadable: dict[int, str] = {}
         done = 0
         for number, item in enumerate(items):
             view = view_of(item.client, item.segment)
             at = item.offset
-            for (_, _, _, size), (_, target) in zip(plan.fixed, buffers, strict=True):
-                begin = at + item.start * size
-                length = item.rows * size
+            for (_, _, _, each), (_, target) in zip(plan.fixed, buffers, strict=True):
+                begin = at + item.start * each
+                length = item.rows * each
                 try:
-                    target[done * size : done * size + length] = view[begin : begin + length]
+                    target[done * each : done * each + length] = view[begin : begin + length]
                 except ValueError:
                     unreadable[number] = "its memory could not be mapped"
-                at += align(item.total * size)
+                at += align(item.total * each)
             done += item.rows
-        return [array[:rows] for array, _ in buffers], unreadable
+        if size > rows:
+            for array, _ in buffers:
+                array[rows:size] = array[:1]
+        return [array[:size] for array, _ in buffers], unreadable
 
     def run(
-        self, layout: RunLayout, arrays: list[Array], start: int, stop: int
+        self, layout: RunLayout, arrays: list[Array], rows: int
     ) -> tuple[Signature, list[Array]]:
         """Call the function with the rows as it expects them."""
-        chosen = [array[start:stop] for array in arrays]
-        return layout.runnable(structure(layout.signature, chosen), stop - start)
+        size = len(arrays[0])
+        signature, outputs = layout.runnable(structure(layout.signature, arrays), size)
+        return signature, outputs if size == rows else [output[:rows] for output in outputs]
 
     def scatter(
         self, targets: list[Target], signature: Signature, arrays: list[Array]
@@ -153,15 +160,15 @@ class CpuDevice:
             plan.write(mapping.view, 0, arrays, first, first + rows)
         return Placed(size, descriptor)
 
-    def _buffers_for(self, layout: RunLayout, rows: int) -> list[tuple[Array, memoryview]]:
+    def _buffers_for(self, layout: RunLayout, size: int) -> list[tuple[Array, memoryview]]:
         kept = self._buffers.get(layout.signature)
-        if kept is not None and len(kept[0][0]) >= rows:
+        if kept is not None and len(kept[0][0]) >= size:
             self._buffers.move_to_end(layout.signature)
             return kept
-        capacity = rows if not layout.runnable.batched else min(layout.runnable.max_batch, rows * 2)
+        capacity = size if not layout.runnable.batched else min(layout.runnable.max_batch, size * 2)
         buffers: list[tuple[Array, memoryview]] = []
         for _, dtype, shape, _ in layout.plan.fixed:
-            array = empty_aligned((max(capacity, rows), *shape), dtype)
+            array = empty_aligned((max(capacity, size), *shape), dtype)
             buffers.append((array, _bytes_of(array)))
         self._buffers[layout.signature] = buffers
         if len(self._buffers) > _KEPT_BUFFERS:
@@ -185,7 +192,25 @@ class CpuDevice:
             except (BadBlock, TypeError) as error:
                 unreadable[number] = str(error)
                 parts.append(_blank(layout.plan, item.rows))
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)], unreadable
+        rows = sum(item.rows for item in items)
+        missing = layout.runnable.padded(rows) - rows
+        if missing:
+            parts.append([np.repeat(array[:1], missing, axis=0) for array in _first(parts)])
+        return [_joined(list(arrays)) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def _first(parts: list[list[Array]]) -> list[Array]:
+    """The first item that has rows."""
+    return next(arrays for arrays in parts if len(arrays[0]))
+
+
+def _joined(arrays: list[Array]) -> Array:
+    """One after the other, where a device likes it."""
+    dtype = arrays[0].dtype
+    if dtype.kind == "O":
+        return np.concatenate(arrays)
+    shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+    return np.concatenate(arrays, out=empty_aligned(shape, dtype))
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -2,7 +2,8 @@
 
 One batch at a time, in the order of the engine's messages, so that a segment is never unmapped
 under a batch that reads it. The usual batch is answered with a single `Ran`; what did not go the
-usual way (rows that raised, answers that did not fit their slots) is told before it.
+usual way (rows that raised, answers that did not fit their slots) is told before it. Between
+batches the loop passes on what warming up has found (`warmup`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import traceback
 from typing import Any
 
 from penstock.errors import InputError, Kind, ModelError
-from penstock.model.function import Runnable
 from penstock.spec import Signature
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
@@ -23,28 +23,45 @@ from penstock.transport.tensors import Array, plan_of
 from penstock.worker.device import IN_SLOT, CpuDevice, Device, Placed, RunLayout, Target
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
 from penstock.worker.memory import MappedSegments
+from penstock.worker.warmup import Ready, WarmUp
 
 _TEXT = 12_000
+_PATIENCE = 1.0
 
 
 class Worker:
     """Runs batches until the engine ends, or says so."""
 
-    def __init__(self, channel: Channel, runnables: list[Runnable]) -> None:
+    def __init__(self, channel: Channel, models: list[Ready]) -> None:
         self._channel = channel
-        self._runnables = runnables
+        self._models = models
         self._memory = MappedSegments()
         self._device: Device = CpuDevice(self._memory)
         self._layouts: dict[int, RunLayout] = {}
         self._output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
         self._items: list[m.RunItem] = []
         self._poll = select.poll()
-        self._poll.register(channel.fileno(), select.POLLIN)
+        self._poll.register(channel, select.POLLIN)
+        self._room = select.poll()
+        self._room.register(channel, select.POLLOUT)
 
-    def run(self) -> None:
-        """Until `Stop`, or until the engine is gone."""
+    def run(self) -> bool:
+        """Until `Stop`, or until the engine is gone.
+
+        Returns whether nothing goes on any more in this process: no model is being warmed up.
+        """
+        warm_up = WarmUp(self._models)
+        self._poll.register(warm_up, select.POLLIN)
+        try:
+            self._serve(warm_up)
+        finally:
+            self._poll.unregister(warm_up)
+            finished = warm_up.close(_PATIENCE)
+        return finished
+
+    def _serve(self, warm_up: WarmUp) -> None:
         while True:
-            data, descriptors = self._receive()
+            data, descriptors = self._receive(warm_up)
             if data[0] == m.RUN:
                 batch, layout, last, items = m.decode_run(data)
                 self._items += items
@@ -60,16 +77,19 @@ class Worker:
             elif isinstance(record, m.RunLayout):
                 self._layouts[record.layout] = RunLayout(
                     record.model,
-                    self._runnables[record.model],
+                    self._models[record.model].runnable,
                     record.tensors,
                     plan_of(record.tensors),
                 )
             elif isinstance(record, m.Stop):
                 return
 
-    def _receive(self) -> tuple[bytes, list[int]]:
+    def _receive(self, warm_up: WarmUp) -> tuple[bytes, list[int]]:
         while True:
-            self._poll.poll()
+            for ready, _ in self._poll.poll():
+                if ready == warm_up.fileno():
+                    for message in warm_up.news():
+                        self._send(message)
             received = self._channel.receive()
             if received is not None:
                 return received
@@ -78,9 +98,7 @@ class Worker:
         """Send; the engine reads whatever happens, so waiting for room is safe here."""
         self._channel.send(data, (descriptor,) if descriptor >= 0 else ())
         while self._channel.wants_write:
-            self._poll.modify(self._channel, select.POLLOUT)
-            self._poll.poll()
-            self._poll.modify(self._channel, select.POLLIN)
+            self._room.poll()
             self._channel.flush()
 
     def _batch(self, number: int, layout: RunLayout, items: list[m.RunItem]) -> None:
@@ -94,7 +112,7 @@ class Worker:
             nonlocal first_try
             if first_try:
                 first_try = False
-                return self._device.run(layout, arrays, start, stop)
+                return self._device.run(layout, arrays, rows)
             return self._run_again(layout, items, start, stop)
 
         usual = scatter_ns = 0
@@ -109,7 +127,7 @@ class Worker:
                 self._scatter_part(number, items, outcome, unreadable)
             scatter_ns += time.monotonic_ns() - ran
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
-        self._send(m.encode_ran(number, usual, rows, *times))
+        self._send(m.encode_ran(number, usual, len(arrays[0]), *times))
 
     def _run_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
@@ -123,7 +141,7 @@ class Worker:
                 chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
             first += item.rows
         arrays, _ = self._device.gather(layout, chosen)
-        return self._device.run(layout, arrays, 0, stop - start)
+        return self._device.run(layout, arrays, stop - start)
 
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
         """All rows were answered at once; returns the layout, or 0 if some needed a segment."""

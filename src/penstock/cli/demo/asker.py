@@ -1,64 +1,92 @@
 """One process of the demo's crowd: `python -m penstock.cli.demo.asker`, started by `crowd`.
 
-Reads its settings from stdin, gets ready (loads the network, or connects to the engine that has
-it), says so, waits for the word, asks for one image after the other until the time is up, and
-writes what it measured. One line of JSON each way.
+Gets ready (loads a network of its own, or connects to the engine that has it) until it has a first
+answer, says so, is told when to begin and to end, asks for one image after the other until then,
+and says what it measured. It has one request outstanding at any time.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from penstock.cli.demo.network import Array, Network, images
+import numpy as np
 
-_KEPT = 64
+from penstock.cli.demo.child import Parent, leave
+
+Array = np.ndarray[Any, Any]
+Ask = Callable[[Array], Array]
+_WAIT = 600.0
+
+
+class Asked(NamedTuple):
+    """Every request: when it was made, when it was answered, which image, what came back."""
+
+    begins: list[float]
+    ends: list[float]
+    images: list[int]
+    answers: list[Array]
 
 
 def main() -> None:
     """Its whole life."""
-    settings: dict[str, Any] = json.loads(sys.stdin.readline())
-    ask = _way_to_ask(settings["engine"])
-    mine = images(settings["seed"], _KEPT)
-    ask(mine[:1])
-    print(json.dumps("ready"), flush=True)
-    if not sys.stdin.readline():
-        return  # whoever started this has gone
-    latencies, answers = _ask_until(ask, mine, settings["seconds"])
-    print(json.dumps({"latencies": latencies, "answers": answers}), flush=True)
-    sys.stdin.readline()  # stay until all are done, so that nobody gets a core for itself
+    parent = Parent()
+    settings = parent.settings
+    with np.load(settings["digits"]) as digits:
+        images, expected = digits["images"], digits["answers"]
+    first: int = settings["first"]
+    ask = _way_to_ask(settings["way"], settings["place"])
+    ask(images[first : first + 1])
+    parent.say({"ready": time.monotonic()})
+    window = parent.hear()
+    asked = _ask_until(ask, images, first, window["end"])
+    parent.say(_measured(asked, expected, window["begin"], window["end"]))
+    parent.hear()  # stay until all are done and were looked at: the end of the talk ends this
+    leave()
 
 
-def _way_to_ask(engine: str) -> Callable[[Array], Array]:
-    if not engine:
-        return Network()
-    import penstock
+def _way_to_ask(way: str, place: str) -> Ask:
+    if way == "penstock":
+        import penstock
 
-    client = penstock.connect(engine, wait=60)
-    return client.predict
+        client = penstock.connect(place, wait=_WAIT)
+        return client.predict
+    from penstock.cli.demo import copies
+
+    return copies.Predict(place) if way == "predict" else copies.Compiled(place)
 
 
-def _ask_until(
-    ask: Callable[[Array], Array], mine: Array, seconds: float
-) -> tuple[list[float], list[list[float]]]:
-    latencies: list[float] = []
-    answers: list[list[float]] = []
-    now = time.perf_counter()
-    until = now + seconds
-    asked = 0
-    while now < until or asked < len(mine):
-        image = asked % len(mine)
-        answer = ask(mine[image : image + 1])
-        before, now = now, time.perf_counter()
-        if now < until:
-            latencies.append(now - before)
-        if asked < len(mine):
-            answers.append(answer[0].tolist())
-        asked += 1
-    return latencies, answers
+def _ask_until(ask: Ask, images: Array, first: int, end: float) -> Asked:
+    asked = Asked([], [], [], [])
+    image = first
+    now = time.monotonic()
+    while now < end:
+        image = (image + 1) % len(images)
+        asked.begins.append(now)
+        asked.answers.append(ask(images[image : image + 1]))
+        now = time.monotonic()
+        asked.ends.append(now)
+        asked.images.append(image)
+    return asked
+
+
+def _measured(asked: Asked, expected: Array, begin: float, end: float) -> dict[str, Any]:
+    """Latencies of what was answered in the window; of all answers, how they compare."""
+    latencies = [
+        after - before
+        for before, after in zip(asked.begins, asked.ends, strict=True)
+        if begin <= after <= end
+    ]
+    answers = np.concatenate(asked.answers) if asked.answers else expected[:0]
+    wanted = expected[asked.images]
+    same = answers.argmax(axis=1) == wanted.argmax(axis=1)
+    return {
+        "latencies": latencies,
+        "compared": len(answers),
+        "same_class": int(same.sum()),
+        "largest_difference": float(np.abs(answers - wanted).max(initial=0.0)),
+    }
 
 
 if __name__ == "__main__":

@@ -1,163 +1,161 @@
-"""Both ways to share a model between eight processes, measured one after the other.
+"""Trains the network, then has eight processes ask it in three ways, one after the other.
 
-The same processes ask for the same images, each with one request outstanding. With a copy each,
-the cores are divided between them (BLAS threads: cores / 8, at least 1); with one copy for all, its
-worker leaves a core to those who ask (cores - 1, at least 1). More threads than cores that are free
-make matrix products wait for each other, and either way slower.
+1. each with a copy of its own and `model.predict`
+2. each with a copy of its own, compiled
+3. through Penstock: an engine has the one copy, those who ask have no TensorFlow
+
+The same processes ask for the same images, each with one request outstanding, for as long. The
+engine starts with an empty cache, so its start is a first one. All of it runs on CPUs: a GPU's
+memory would go to the first of eight processes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from penstock.cli.demo.crowd import PROCESSES, Crowd, environment, memory_of, threads
-from penstock.cli.demo.network import LAYERS, PARAMETERS, WEIGHTS_VARIABLE, write_weights
+from penstock.cli.demo.child import Child, end_all, hear
+from penstock.cli.demo.crowd import Crowd, Task
+from penstock.cli.demo.machine import Need, available, cores, fitting
+from penstock.cli.demo.progress import Progress
+from penstock.cli.demo.records import (
+    COMPILED,
+    PENSTOCK,
+    PREDICT,
+    TOLERANCE,
+    Comparison,
+    Machine,
+    Network,
+    Sharing,
+    Way,
+    Work,
+)
+from penstock.cli.quantities import size
+from penstock.config import Model
 from penstock.engine.owner import Engine
+from penstock.statistics import Statistics
 
-OWN_COPY = "a copy in each process"
-PENSTOCK = "Penstock, one copy"
-
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Way:
-    """What was measured of one way."""
-
-    name: str
-    answers_per_second: float
-    p50_ms: float
-    p99_ms: float
-    start_seconds: float
-    memory_bytes: int
-    processes: int
-    blas_threads: int
-    answers: int
-    mean_batch: float
+_EPOCHS = 10
+_TRAINING_LIMIT = 600.0
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How the two ways' answers to the same images compare."""
-
-    compared: int
-    same_class: int
-    largest_difference: float
-
-    @property
-    def good(self) -> bool:
-        """Equal up to rounding: sums of a matrix product come in another order in a batch."""
-        return self.largest_difference < 1e-3
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The demo's result."""
-
-    machine: dict[str, Any]
-    work: dict[str, Any]
-    ways: tuple[Way, ...]
-    agreement: Agreement
-
-
-def compare(seconds: float, tell: Tell) -> Comparison:
-    """Measure both ways, `seconds` each. `tell` is told what begins."""
-    cores = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        weights = Path(folder) / "weights.npz"
-        tell("writing the weights")
-        write_weights(weights)
-        with environment(**{WEIGHTS_VARIABLE: str(weights)}):
-            own, own_answers = _own_copies(seconds, max(1, cores // PROCESSES), tell)
-            shared, shared_answers = _through_penstock(
-                seconds, max(1, cores - 1), Path(folder), tell
-            )
+def compare(processes: int, seconds: float, progress: Progress) -> Comparison:
+    """Measure the three ways, `seconds` each."""
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-demo-") as name,
+        environment(
+            CUDA_VISIBLE_DEVICES="-1",
+            KERAS_BACKEND="tensorflow",
+            PENSTOCK_CACHE=f"{name}/cache",
+            TMPDIR=name,  # TensorFlow leaves files in it
+        ),
+    ):
+        folder = Path(name)
+        told = _train(folder, progress)
+        network = Network(**told["network"])
+        fit, note = _how_many(processes, Need(*told["need"]))
+        if note:
+            progress.say(note)
+        task = Task(fit, seconds, folder / "digits.npz", network.held_out, folder)
+        path = folder / "network.keras"
+        predict = _own_copies(task, "predict", PREDICT, path, progress)
+        compiled = _own_copies(task, "compiled", COMPILED, path, progress)
+        penstock, sharing = _through_penstock(task, path, progress)
     return Comparison(
-        machine={
-            "cores": cores,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        },
-        work={
-            "processes": PROCESSES,
-            "outstanding_per_process": 1,
-            "seconds": seconds,
-            "layers": LAYERS,
-            "weights": PARAMETERS,
-            "weight_bytes": 4 * PARAMETERS,
-        },
-        ways=(own, shared),
-        agreement=_agreement(own_answers, shared_answers),
+        machine=Machine(
+            cores=cores(),
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            python=platform.python_version(),
+            **told["versions"],
+        ),
+        network=network,
+        work=Work(fit, processes, 1, seconds, TOLERANCE, note),
+        ways=(predict, compiled, penstock),
+        sharing=sharing,
+        seconds=time.monotonic() - began,
     )
 
 
-def _own_copies(seconds: float, blas: int, tell: Tell) -> tuple[Way, Any]:
-    tell(f"{PROCESSES} processes load a copy each")
-    with environment(**threads(blas)), Crowd("", seconds) as crowd:
-        start = crowd.wait_ready()
-        return _measured(crowd, OWN_COPY, start, crowd.pids, blas, tell, lambda: 1.0)
+def _train(folder: Path, progress: Progress) -> dict[str, Any]:
+    progress.begin("training a small network on digits", _EPOCHS, "epochs")
+    settings = {
+        "network": str(folder / "network.keras"),
+        "digits": str(folder / "digits.npz"),
+        "epochs": _EPOCHS,
+    }
+    trainer = Child("penstock.cli.demo.training", settings, folder / "training.log")
+    try:
+        for _, told in hear([trainer], _TRAINING_LIMIT):
+            if "network" in told:
+                return dict(told)
+            progress.advance(told["epoch"])
+    finally:
+        end_all([trainer])
+    raise AssertionError("hear ends by an error")
 
 
-def _through_penstock(seconds: float, blas: int, folder: Path, tell: Tell) -> tuple[Way, Any]:
-    tell("an engine loads one copy, the processes connect")
-    engine = Engine("penstock.cli.demo.network:Network", name="demo", folder=str(folder / "engine"))
-    with Crowd(str(engine.address), seconds) as crowd, environment(**threads(blas)), engine:
-        start = crowd.wait_ready()
+def _how_many(wanted: int, need: Need) -> tuple[int, str]:
+    """As many processes as have room, and a note when these are fewer than wanted."""
+    free = available()
+    fit = fitting(wanted, need, free)
+    if fit == wanted:
+        return wanted, ""
+    total = need.shared + wanted * need.own
+    return fit, (
+        f"{fit} processes in place of {wanted}: so many with TensorFlow would take about "
+        f"{size(total)}, and {size(free)} of memory are free"
+    )
+
+
+def _own_copies(task: Task, way: str, name: str, path: Path, progress: Progress) -> Way:
+    progress.begin(f"{name}: {task.processes} processes start", task.processes, "ready")
+    with Crowd(task, way, str(path)) as crowd:
+        start = crowd.wait_ready(progress.advance)
+        progress.begin(f"{name}: they ask", task.seconds, "s")
+        return crowd.measure(name, start, [], progress.advance)
+
+
+def _through_penstock(task: Task, path: Path, progress: Progress) -> tuple[Way, Sharing]:
+    progress.begin(f"{PENSTOCK}: an engine and {task.processes} start", task.processes, "ready")
+    engine = Engine(Model(str(path), name="digits"), name="demo", folder=str(task.folder / "run"))
+    with Crowd(task, "penstock", str(engine.address)) as crowd, engine:
+        start = crowd.wait_ready(progress.advance)
         before = engine.statistics()
-        pids = [*crowd.pids, before.pid, *(worker.pid for worker in before.workers)]
-
-        def mean_batch() -> float:
-            after = engine.statistics()
-            rows = after.batches.rows - before.batches.rows
-            return rows / max(1, after.batches.count - before.batches.count)
-
-        return _measured(crowd, PENSTOCK, start, pids, blas, tell, mean_batch)
+        others = [before.pid, *(worker.pid for worker in before.workers)]
+        progress.begin(f"{PENSTOCK}: they ask", task.seconds, "s")
+        way = crowd.measure(PENSTOCK, start, others, progress.advance)
+        return way, _sharing(before, engine.statistics())
 
 
-def _measured(
-    crowd: Crowd,
-    name: str,
-    start: float,
-    pids: list[int],
-    blas: int,
-    tell: Tell,
-    mean_batch: Callable[[], float],
-) -> tuple[Way, Any]:
-    tell(f"{PROCESSES} processes ask for {crowd.seconds:g} s: {name}")
-    crowd.go()
-    time.sleep(crowd.seconds * 0.5)
-    memory = memory_of(pids)
-    results = crowd.results()
-    latencies = np.concatenate([result["latencies"] for result in results]) * 1e3
-    way = Way(
-        name=name,
-        answers_per_second=len(latencies) / crowd.seconds,
-        p50_ms=float(np.percentile(latencies, 50)),
-        p99_ms=float(np.percentile(latencies, 99)),
-        start_seconds=start,
-        memory_bytes=memory,
-        processes=len(pids),
-        blas_threads=blas,
-        answers=len(latencies),
-        mean_batch=mean_batch(),
+def _sharing(before: Statistics, after: Statistics) -> Sharing:
+    rows = after.batches.rows - before.batches.rows
+    batches = after.batches.count - before.batches.count
+    facts = after.models[0].facts
+    return Sharing(
+        mean_batch=rows / max(1, batches),
+        mode=facts["mode"],
+        load_seconds=facts["seconds"],
+        milliseconds_by_batch={int(n): time / 1e6 for n, time in facts["latency"].items()},
     )
-    return way, np.array([result["answers"] for result in results])
 
 
-def _agreement(first: Any, second: Any) -> Agreement:
-    same = first.argmax(axis=-1) == second.argmax(axis=-1)
-    return Agreement(
-        compared=int(same.size),
-        same_class=int(same.sum()),
-        largest_difference=float(np.abs(first - second).max()),
-    )
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Processes that are started meanwhile get these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,45 +1,58 @@
-"""Eight processes that ask for one image at a time, started, measured and ended together."""
+"""Eight processes that ask for one image at a time: started, measured and ended together.
+
+All are started at once. Then all ask, first for a moment that does not count, so that everything
+that happens once has happened; what is answered in the seconds after that is measured, the same
+seconds for all of them.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import selectors
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from penstock import launch
+import numpy as np
+
+from penstock.cli.demo.child import Child, end_all, hear
+from penstock.cli.demo.machine import have_tensorflow, taken_by
+from penstock.cli.demo.records import Agreement, Way
 from penstock.errors import PenstockError
 
-PROCESSES = 8
-_READY_LIMIT = 120.0
-_ANSWER_LIMIT = 60.0
-_END_LIMIT = 1.0
-_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_READY_LIMIT = 600.0
+_ANSWER_LIMIT = 120.0
+_UNCOUNTED = 1.0
+
+Advance = Callable[[float], None]
+
+
+class Task(NamedTuple):
+    """What a crowd is to do. `digits`: the file of images; `held_out`: how many there are."""
+
+    processes: int
+    seconds: float
+    digits: Path
+    held_out: int
+    folder: Path
 
 
 class Crowd:
-    """The processes. `engine` is where they ask; "" when each has a copy of its own."""
+    """The processes. `way`: predict, compiled or penstock; `place`: the network, or the engine."""
 
-    def __init__(self, engine: str, seconds: float) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.seconds = seconds
-        self.began = time.monotonic()
+    def __init__(self, task: Task, way: str, place: str) -> None:
+        self._task = task
+        self._children: list[Child] = []
+        self._began = time.monotonic()
         try:
-            for number in range(PROCESSES):
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "penstock.cli.demo.asker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    process_group=0,  # Ctrl-C is for the demo, which then ends them
-                )
-                self._processes.append(process)
-                self._say(process, {"engine": engine, "seed": number, "seconds": seconds})
+            for number in range(task.processes):
+                settings = {
+                    "way": way,
+                    "place": place,
+                    "digits": str(task.digits),
+                    "first": number * task.held_out // task.processes,
+                }
+                log = task.folder / f"{way}-{number}.log"
+                self._children.append(Child("penstock.cli.demo.asker", settings, log))
         except BaseException:
             self.end()
             raise
@@ -53,91 +66,65 @@ class Crowd:
     @property
     def pids(self) -> list[int]:
         """Its processes."""
-        return [process.pid for process in self._processes]
+        return [child.process.pid for child in self._children]
 
-    def wait_ready(self) -> float:
+    def wait_ready(self, advance: Advance) -> float:
         """Wait until each has had its first answer; seconds since the first was started."""
-        self._hear_all(_READY_LIMIT)
-        return time.monotonic() - self.began
+        advance(0)
+        told = self._one_of_each(_READY_LIMIT, lambda heard: advance(heard))
+        last: float = max(each["ready"] for each in told)
+        return last - self._began
 
-    def go(self) -> None:
-        """Let them ask."""
-        for process in self._processes:
-            self._say(process, "go")
-
-    def results(self) -> list[dict[str, Any]]:
-        """What each of them measured, when they are done."""
-        return self._hear_all(self.seconds + _ANSWER_LIMIT)
+    def measure(self, name: str, start: float, others: list[int], advance: Advance) -> Way:
+        """Let them ask, and measure. `others`: processes that belong to this way, too."""
+        seconds = self._task.seconds
+        begin = time.monotonic() + min(_UNCOUNTED, seconds)
+        for child in self._children:
+            child.say({"begin": begin, "end": begin + seconds})
+        limit = begin + seconds - time.monotonic() + _ANSWER_LIMIT
+        told = self._one_of_each(
+            limit,
+            meanwhile=lambda: advance(min(seconds, max(0.0, time.monotonic() - begin))),
+        )
+        advance(seconds)
+        latencies = np.concatenate([each["latencies"] for each in told]) * 1e3
+        if not len(latencies):
+            raise PenstockError(
+                f"{name}: no answer came in {seconds:g} s; give it more with --seconds"
+            )
+        pids = [*self.pids, *others]
+        return Way(
+            name=name,
+            answers_per_second=len(latencies) / seconds,
+            p50_ms=float(np.percentile(latencies, 50)),
+            p99_ms=float(np.percentile(latencies, 99)),
+            start_seconds=start,
+            memory_bytes=taken_by(pids),
+            processes=len(pids),
+            with_tensorflow=have_tensorflow(pids),
+            answers=len(latencies),
+            agreement=Agreement(
+                compared=sum(each["compared"] for each in told),
+                same_class=sum(each["same_class"] for each in told),
+                largest_difference=max(each["largest_difference"] for each in told),
+            ),
+        )
 
     def end(self) -> None:
-        """End every process: the end of its input says so, else it is killed."""
-        for process in self._processes:
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        until = time.monotonic() + _END_LIMIT
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+        """End every process."""
+        end_all(self._children)
 
-    def _say(self, process: subprocess.Popen[bytes], value: Any) -> None:
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then its silence is the news
-            process.stdin.write(json.dumps(value).encode() + b"\n")
-            process.stdin.flush()
-
-    def _hear_all(self, limit: float) -> list[Any]:
-        """One line of each, in the order of the processes."""
-        heard: dict[int, bytes] = dict.fromkeys(range(len(self._processes)), b"")
-        until = time.monotonic() + limit
-        with selectors.DefaultSelector() as selector:
-            for number, process in enumerate(self._processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, number)
-            while selector.get_map():
-                if time.monotonic() >= until:
-                    raise PenstockError(f"a process of the demo was silent for {limit:g} s")
-                for key, _ in selector.select(1.0):
-                    chunk = os.read(key.fd, 1 << 20)
-                    if not chunk:
-                        code = self._processes[key.data].wait()
-                        raise PenstockError(f"a process of the demo: {launch.exit_text(code)}")
-                    heard[key.data] += chunk
-                    if heard[key.data].endswith(b"\n"):
-                        selector.unregister(key.fileobj)
-        return [json.loads(line) for line in heard.values()]
-
-
-@contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Processes that are started meanwhile get these variables."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def threads(count: int) -> dict[str, str]:
-    """Variables by which numpy's matrix products use so many threads."""
-    return dict.fromkeys(_THREAD_VARIABLES, str(count))
-
-
-def memory_of(pids: Iterable[int]) -> int:
-    """Bytes that these processes take together: shared pages are counted once (PSS)."""
-    total = 0
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
+    def _one_of_each(
+        self,
+        limit: float,
+        advance: Callable[[int], None] = lambda heard: None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> list[dict[str, Any]]:
+        """What each says next."""
+        told: dict[int, dict[str, Any]] = {}
+        for number, value in hear(self._children, limit, meanwhile):
+            told[number] = value
+            advance(len(told))
+            if len(told) == len(self._children):
+                break
+        return list(told.values())

@@ -1,0 +1,129 @@
+"""The goals, judged by arithmetic alone; each of them can fail.
+
+- In every cell, open loop or closed, Penstock's p99 is within 5 % of the best of the others, and so
+  is the rate of requests that it answers in time. The same against the two pipelined policies.
+- Against each other policy there is a cell where Penstock is better by 10 % or more, at a load that
+  somebody would run (0.3 to 1.0) or in a closed loop.
+- Closed loop 16×1: the mean cycle is within 10 % of the best possible (see `bounds`).
+
+A comparison is the ratio of paired runs, seed by seed; its mean and interval are of the logarithms
+(Student's t, 95 % on each side). A goal is *met* when the interval lies on the right side of the
+limit, *unsure* when only the mean does, *not met* otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from benchmarks.scheduling.campaign import OTHERS, OURS, PIPELINED, Cell, Findings
+
+ALL = OTHERS + PIPELINED
+WITHIN, BETTER, CYCLE = 1.05, 0.9, 1.10
+_LOADS_THAT_MATTER = (0.3, 1.0)
+_T95 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)  # 1, 2 … degrees of freedom
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Penstock against another, below 1 when Penstock is better; `low` to `high`: the interval."""
+
+    cell: Cell
+    figure: str
+    other: str
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One goal; `met` is None when unsure. `worst` decided it; `misses` are all that fail it."""
+
+    goal: str
+    limit: float
+    met: bool | None
+    worst: Ratio | None
+    misses: tuple[Ratio, ...]
+
+
+def compare(findings: Findings, figure: str, other: str) -> Ratio:
+    """How Penstock's figure relates to another policy's, pair by pair."""
+    pairs = zip(findings.runs[OURS], findings.runs[other], strict=True)
+    logs = []
+    for ours, theirs in pairs:
+        one, two = getattr(ours, figure), getattr(theirs, figure)
+        if figure == "rate":  # more is better
+            one, two = max(two, 1e-3), max(one, 1e-3)
+        logs.append(math.log(one / two))
+    return _ratio(findings.cell, figure, other, logs)
+
+
+def best_other(findings: Findings, figure: str, others: tuple[str, ...] = ALL) -> str:
+    """The policy, among these, with the best mean of a figure."""
+    best = max if figure == "rate" else min
+    present = [name for name in others if name in findings.runs]
+    return best(present, key=lambda name: findings.mean(name, figure))
+
+
+def against_best(findings: Findings, figure: str, others: tuple[str, ...] = ALL) -> Ratio:
+    """Penstock against the best of these."""
+    return compare(findings, figure, best_other(findings, figure, others))
+
+
+def against_bound(findings: Findings) -> Ratio:
+    """A closed loop's mean cycle against the best possible: the ratio of rates."""
+    logs = [math.log(findings.bound.rate / run.rate) for run in findings.runs[OURS]]
+    return _ratio(findings.cell, "cycle", "bound", logs)
+
+
+def verdicts(all_findings: list[Findings]) -> list[Verdict]:
+    """Every goal that these findings can judge."""
+    opened = [found for found in all_findings if found.cell.kind != "closed"]
+    closed = [found for found in all_findings if found.cell.kind == "closed"]
+    judged: list[Verdict | None] = []
+    for others, who in ((OTHERS, "the best other"), (PIPELINED, "the best pipelined one")):
+        for kind, findings in (("open", opened), ("closed", closed)):
+            for figure, what in (("p99", "p99"), ("rate", "answered in time")):
+                ratios = [against_best(found, figure, others) for found in findings]
+                judged.append(_every(f"{kind} loop: {what} against {who}", WITHIN, ratios))
+    cycles = [against_bound(found) for found in closed if found.cell.name == "closed-16x1"]
+    judged.append(_every("closed loop 16×1: cycle against the best possible", CYCLE, cycles))
+    judged += [_somewhere_better(all_findings, name) for name in ALL]
+    return [verdict for verdict in judged if verdict is not None]
+
+
+def _every(goal: str, limit: float, ratios: list[Ratio]) -> Verdict | None:
+    if not ratios:
+        return None
+    worst = max(ratios, key=lambda ratio: ratio.mean)
+    misses = sorted(
+        (ratio for ratio in ratios if ratio.high > limit), key=lambda r: r.mean, reverse=True
+    )
+    met = False if worst.mean > limit else None if misses else True
+    return Verdict(goal, limit, met, worst, tuple(misses))
+
+
+def _somewhere_better(findings: list[Findings], other: str) -> Verdict | None:
+    low, high = _LOADS_THAT_MATTER
+    ratios = [
+        compare(found, figure, other)
+        for found in findings
+        if other in found.runs and (found.cell.kind == "closed" or low <= found.cell.load <= high)
+        for figure in (("rate",) if found.cell.kind == "closed" else ("p99", "rate"))
+    ]
+    if not ratios:
+        return None
+    best = min(ratios, key=lambda ratio: ratio.high)
+    met = best.high <= BETTER
+    return Verdict(f"somewhere better than {other}", BETTER, met, best, () if met else (best,))
+
+
+def _ratio(cell: Cell, figure: str, other: str, logs: list[float]) -> Ratio:
+    mean = statistics.fmean(logs)
+    half = 0.0
+    if len(logs) > 1:
+        t = _T95[min(len(logs) - 2, len(_T95) - 1)]
+        half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(cell, figure, other, math.exp(mean), math.exp(mean - half), math.exp(mean + half))

@@ -1,0 +1,108 @@
+"""TensorFlow in a worker, without its chatter and its litter: one place, before it is imported.
+
+`quieten` sets what TensorFlow reads from the environment, unless the user has set it, and watches
+for the import of `tensorflow`, whoever does it: some of what its libraries write to the standard
+error while they are loaded (that oneDNN is on) no setting turns off. With TF_CPP_MIN_LOG_LEVEL set
+by the user, everything is shown as it comes. `tidy` removes the files that AutoGraph has made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_CHATTER = (
+    b"All log messages before absl::InitializeLog()",
+    b"oneDNN custom operations are on",
+    b"This TensorFlow binary is optimized to use available CPU",
+    b"To enable the following instructions:",
+)
+
+
+def quieten() -> None:
+    """In a worker, before a model is loaded; elsewhere the process is the user's to arrange."""
+    if "PENSTOCK_WORKER" not in os.environ:
+        return
+    if "keras" not in sys.modules:
+        os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
+    if _LEVEL not in os.environ and "tensorflow" not in sys.modules:
+        os.environ[_LEVEL] = "2"
+        sys.meta_path.insert(0, _Finder())
+
+
+def tidy() -> None:
+    """In a worker, after a model was loaded: remove the files of the code that AutoGraph has made.
+
+    That code is loaded already; a worker that is killed would leave the files behind.
+    """
+    if "PENSTOCK_WORKER" not in os.environ:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file") and module.__file__:
+            with contextlib.suppress(OSError):
+                os.unlink(module.__file__)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the module `tensorflow` as it would be found anyhow, and loads it without chatter."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        with without_chatter():
+            self._loader.exec_module(module)
+        for name in ("tensorflow", "absl"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def without_chatter() -> Iterator[None]:
+    """What is written to the standard error comes when this ends, less the known chatter.
+
+    A crash is still told at once, by Python's fault handler.
+    """
+    kept = os.dup(2)
+    memory = os.memfd_create("penstock-stderr", os.MFD_CLOEXEC)
+    crashes_told = faulthandler.is_enabled()
+    try:
+        os.dup2(memory, 2)
+        if crashes_told:
+            faulthandler.enable(kept)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        if crashes_told:
+            faulthandler.enable()
+        os.lseek(memory, 0, os.SEEK_SET)
+        with os.fdopen(memory, "rb") as file, os.fdopen(kept, "wb") as errors:
+            errors.writelines(
+                line for line in file if not any(chatter in line for chatter in _CHATTER)
+            )
