@@ -7,6 +7,7 @@ import json
 from penstock.config import EngineConfig, Model
 from penstock.engine.core import Core
 from penstock.engine.report import report
+from penstock.scheduling.batcher import Closed
 from penstock.statistics import statistics_of
 from tests.engine.recording import Recording
 
@@ -16,7 +17,8 @@ def test_what_the_engine_reports_is_what_the_client_reads() -> None:
     core = Core((Model("m:f"), Model("m:g", batched=False)), config, Recording(), 77)
     core.start(1_000)
     core.connected(5, 4242)
-    core.batch_sizes[4] += 2
+    core.counters[0].sent(4, Closed.FULL)
+    core.counters[1].sent(4, Closed.SINGLE)
     statistics = statistics_of(json.dumps(report(core, 2_000_001_000, 1_000)).encode())
     assert (statistics.name, statistics.pid, statistics.state) == ("n", 77, "loading")
     assert statistics.uptime == 2.0
@@ -27,3 +29,5 @@ def test_what_the_engine_reports_is_what_the_client_reads() -> None:
     assert [(client.number, client.pid) for client in statistics.clients] == [(5, 4242)]
     assert statistics.batches.sizes == {4: 2}
     assert statistics.batches.count == 2
+    assert [model.closed for model in statistics.models] == [{"full": 1}, {"single": 1}]
+    assert [model.sizes for model in statistics.models] == [{4: 1}, {4: 1}]

@@ -73,6 +73,16 @@ def test_what_is_older_than_the_window_is_forgotten() -> None:
     assert recent.percentiles(0.5) == [0.0]
 
 
+def test_windows_are_no_longer_because_of_a_pause() -> None:
+    recent = Recent()
+    recent.turn(100 * SECOND)
+    recent.add(MS)
+    recent.turn(109 * SECOND)  # four seconds into the second window
+    recent.add(9 * MS)
+    recent.turn(111 * SECOND)
+    assert recent.percentiles(0.0) == pytest.approx([9e-3], rel=0.07)
+
+
 def test_a_long_silence_forgets_everything() -> None:
     recent = Recent()
     recent.turn(100 * SECOND)

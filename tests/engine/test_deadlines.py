@@ -5,6 +5,8 @@ Batches of `f` hold four rows; a request of one row asks for `within` so many na
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from penstock.errors import Kind
@@ -172,9 +174,8 @@ def test_after_a_spike_everybody_with_a_deadline_is_served_again(room: Room) -> 
     client = room.connect()
     _serve(room, client, MS, count=5)
     _serve(room, client, 200 * MS, count=5)
-    served, number = [], 0
-    for _ in range(200):
-        number += 1
+    served: list[int] = []
+    for number in range(1, 201):
         _ask(room, client, number, 10 * MS)
         room.step()
         if room.core.workers[0].batches:
@@ -184,7 +185,7 @@ def test_after_a_spike_everybody_with_a_deadline_is_served_again(room: Room) -> 
     assert served
     began = served[0]
     assert len(served) > 80
-    assert max(b - a for a, b in zip(served, served[1:], strict=False)) < 20 * MS
+    assert max(b - a for a, b in itertools.pairwise(served)) < 20 * MS
     assert began <= room.now - 900 * MS
 
 

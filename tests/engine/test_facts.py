@@ -85,21 +85,22 @@ def test_a_size_is_filled_where_padding_would_cost_more(room: Room) -> None:
 def test_what_is_not_batched_is_not_cut_by_a_ladder(room: Room) -> None:
     client = room.connect()
     _facts(room, 1, ladder=[1, 2, 4], latency={"1": 10 * MS, "2": 20 * MS, "4": 40 * MS})
-    room.submit(client, 1, rows=3, layout=2)
+    for number in range(3):
+        room.submit(client, number, layout=2)
     room.step()
-    assert _sizes(room) == [3]
+    assert _sizes(room) == [1]
     assert room.ask(client, m.ASK_STATISTICS)["models"][1]["closed"] == {"single": 1}
 
 
 def test_a_batch_is_measured_at_the_size_at_which_it_ran(room: Room) -> None:
     client = room.connect()
     _facts(room, ladder=[1, 4])
-    room.submit(client, 1, rows=3)
+    room.submit(client, 1, rows=2)
     room.step()
     room.finish(takes=9 * MS, size=4)
     lane = room.core.lane(0, INPUT)
-    assert lane.cost(4) == lane.cost(3) == 9 * MS
-    assert lane.fresh(3, room.now)
+    assert lane.cost(4) == lane.cost(2) == 9 * MS
+    assert lane.fresh(2, room.now)
 
 
 def test_workers_are_expected_to_need_what_warm_up_measured(room: Room) -> None:

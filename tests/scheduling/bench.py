@@ -1,14 +1,18 @@
-"""A batcher with real workers, played by hand: what `engine.core` does around it, in small."""
+"""A batcher with real workers, played by hand: what `engine.core` does around it, in small.
+
+Below: situations that several tests begin with, and a queue without a batcher.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.batcher import Batcher, Closed, Decision
-from penstock.scheduling.queue import Job, Lane, Share
+from penstock.scheduling.queue import LEAD, Job, Lane, Queue, Share
 
 US = 1_000
 MS = 1_000_000
@@ -123,3 +127,61 @@ class Bench:
     def wakeup(self) -> int | None:
         """When to step again."""
         return self.batcher.wakeup(self.workers, self.now)
+
+
+# ── situations ─────────────────────────────────────────────────────────────────────────────────
+
+
+def just_answered(
+    times: dict[int, int] = GPU, clients: int = 8, workers: int = 1
+) -> tuple[Bench, Lane]:
+    """Clients 1 to `clients` were just answered, and usually come back after 0.2 ms."""
+    bench, lane = Bench(workers), lane_of(times)
+    bench.teach(lane, 200 * US)
+    bench.answered(lane, range(1, clients + 1))
+    return bench, lane
+
+
+def about_to_finish(times: dict[int, int] = GPU, takes: int = 200 * US) -> tuple[Bench, Lane]:
+    """A worker runs 8 rows and is free within the lead; their clients usually come back."""
+    bench, lane = Bench(), lane_of(times)
+    if takes:
+        bench.teach(lane, takes)
+    bench.crowd(lane, range(1, 9))
+    bench.step()
+    bench.now += lane.cost(8) - LEAD
+    return bench, lane
+
+
+# ── a queue alone ──────────────────────────────────────────────────────────────────────────────
+
+
+def small_lane(max_batch: int = 4, batched: bool = True, share: Share | None = None) -> Lane:
+    """A lane of which nothing is known."""
+    return Lane(0, (), max_batch, batched, share=share)
+
+
+def put(queue: Queue, lane: Lane, owner: str, rows: int = 1, **options: int) -> Job:
+    """A job joins the queue."""
+    job = Job(owner, lane, rows, **options)
+    queue.add(job)
+    return job
+
+
+def flood(queue: Queue, lane: Lane, caller: int, count: int = 500, rows: int = 1) -> None:
+    """Many jobs of one caller, by name `caller:number`."""
+    for number in range(count):
+        put(queue, lane, f"{caller}:{number}", rows, fairness=caller)
+
+
+def owners(jobs: list[Job]) -> list[str]:
+    """The names of these jobs."""
+    return [job.owner for job in jobs]
+
+
+def rows_by_caller(jobs: list[Job]) -> Counter[int]:
+    """How many of these rows are each caller's."""
+    rows: Counter[int] = Counter()
+    for job in jobs:
+        rows[job.fairness] += job.rows
+    return rows

@@ -90,6 +90,11 @@ def test_sizes_that_are_alike_are_measured_together() -> None:
     assert len(estimates._sizes) == 1
 
 
+def test_a_time_belongs_to_the_rows_that_were_seen_lately() -> None:
+    estimates = _measured((4, 1_000), (5, 9_000), *[(8, 9_000)] * 40)
+    assert estimates.predict(6) == pytest.approx(5_000, abs=10)
+
+
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 10**12)), min_size=1))
 def test_estimates_stay_within_what_was_seen(measured: list[tuple[int, int]]) -> None:
     estimates = _measured(*measured)

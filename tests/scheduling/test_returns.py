@@ -255,6 +255,20 @@ def test_whom_was_forgotten_may_come_all_the_same() -> None:
     assert made.expected(now) == (0, now)
 
 
+def test_a_slow_client_is_expected_again_when_it_is_forgotten_that_it_was_slow() -> None:
+    made, slow, now = Returns(), -1, SECOND
+    made.answered(slow, 1, now)
+    made.expected(now + SECOND)
+    expected = set()
+    for client in range(10_000):
+        now += 2 * SECOND
+        made.answered(client, 1, now)
+        made.answered(slow, 1, now + MS)
+        expected.add(made.expected(now + FIRST_PATIENCE + 1)[0])
+        made.expected(now + SECOND)  # it does not come, again
+    assert expected == {0, 1}
+
+
 # ── everything at once ─────────────────────────────────────────────────────────────────────────
 
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.signals import Bell, Timer
 from penstock.client.waiting import LOOK_UP
+from penstock.client.whole import INTERRUPTED
 from penstock.errors import EngineClosed, PenstockError
 from penstock.transport.channel import Closed, Oversized
 from penstock.transport.messages import Malformed
@@ -48,7 +49,6 @@ _LOOK_UP = int(LOOK_UP * 1e9)
 _READ = select.POLLIN
 _READ_WRITE = select.POLLIN | select.POLLOUT
 _BROKEN = (Closed, Malformed, Oversized)
-INTERRUPTED = EngineClosed("the connection was given up: a caller was interrupted while it used it")
 
 Polls = tuple[select.poll, select.poll]  # without and with room to write in the connection
 

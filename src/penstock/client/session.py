@@ -18,22 +18,20 @@ call only; in the middle of the bookkeeping it ends the session, as if the engin
 from __future__ import annotations
 
 import contextlib
-import functools
-import heapq
 import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.client.answer import Answer
 from penstock.client.call import Call, Piece
+from penstock.client.deadlines import Deadlines
 from penstock.client.inbox import Inbox, Question, error_of
 from penstock.client.kinds import Kind, Kinds
-from penstock.client.reader import INTERRUPTED, Reader
+from penstock.client.reader import Reader
 from penstock.client.waiting import Latch
+from penstock.client.whole import INTERRUPTED, whole
 from penstock.errors import (
     DeadlineExceeded,
     EngineClosed,
@@ -63,32 +61,6 @@ class WouldBlock(Exception):
     """There is no slot or credit free just now."""
 
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def _whole(
-    method: Callable[Concatenate[Session, Arguments], Result],
-) -> Callable[Concatenate[Session, Arguments], Result]:
-    """What this does must not be left half done: an exception out of nowhere ends the session."""
-
-    @functools.wraps(method)
-    def guarded(
-        session: Session, /, *arguments: Arguments.args, **options: Arguments.kwargs
-    ) -> Result:
-        try:
-            return method(session, *arguments, **options)
-        except PenstockError:
-            raise
-        except BaseException:
-            session.closed = session.closed or INTERRUPTED
-            session.usable = False
-            session.reader.interrupt()
-            raise
-
-    return guarded
-
-
 class Session:
     """A connected client. Made by `Session.open`, ended by `close` or by the engine."""
 
@@ -107,7 +79,7 @@ class Session:
         self._credits = 0
         self._numbers = itertools.count(1)
         self._layouts: LayoutNumbers[Kind] = LayoutNumbers()
-        self._deadlines: list[tuple[int, int, Call]] = []
+        self._deadlines = Deadlines()
         self._change = Latch()
         self._change_awaited = False
         self._writing = 0  # slots that callers are writing just now
@@ -292,7 +264,7 @@ class Session:
         if self._outbox:
             self._send_gathered()
 
-    @_whole
+    @whole
     def _send_gathered(self) -> None:
         with self.lock:
             self._send_outbox()
@@ -315,7 +287,7 @@ class Session:
                 self._arena.free(piece.slot)
             self.tell_change()
 
-    @_whole
+    @whole
     def cancel(self, call: Call) -> None:
         """Nobody waits for this call any more. Its slots come back when the engine lets go."""
         call.drop()
@@ -349,7 +321,7 @@ class Session:
             self.inbox.asked.pop(token, None)
         return question.answer
 
-    @_whole
+    @whole
     def _ask(self, question: Question, what: int) -> int:
         with self.lock:
             if self.closed is not None:
@@ -359,7 +331,7 @@ class Session:
             self._send(m.encode(m.Ask(token, what)))
         return token
 
-    @_whole
+    @whole
     def stop_engine(self, drain_seconds: float) -> None:
         """Ask the engine to end."""
         with self.lock:
@@ -435,12 +407,7 @@ class Session:
     def watch(self, call: Call) -> None:
         """Let this call fail when its deadline passes, whatever the engine does."""
         with self.lock:
-            if len(self._deadlines) > 256 and len(self._deadlines) > 4 * len(self.pending):
-                open_ones = [entry for entry in self._deadlines if not entry[2].over]
-                heapq.heapify(open_ones)
-                self._deadlines = open_ones
-            heapq.heappush(self._deadlines, (call.deadline, id(call), call))
-            first = self._deadlines[0][2] is call
+            first = self._deadlines.add(call, len(self.pending))
         if first:
             self.reader.interrupt()
 
@@ -449,20 +416,17 @@ class Session:
         if not self._deadlines:
             return None
         with self.lock:
-            if not self._deadlines:
-                return None
-            left = self._deadlines[0][0] - time.monotonic_ns() + 1_000_000
-        return min(max(0, left), _LONGEST_WAIT)
+            first = self._deadlines.first()
+        if first is None:
+            return None
+        return min(max(0, first - time.monotonic_ns() + 1_000_000), _LONGEST_WAIT)
 
     def expire(self) -> None:
         """Fail the calls whose deadline has passed."""
         if not self._deadlines:
             return
-        now = time.monotonic_ns()
-        late: list[Call] = []
         with self.lock:
-            while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
-                late.append(heapq.heappop(self._deadlines)[2])
+            late = self._deadlines.pop_late(time.monotonic_ns())
         for call in late:
             if not call.over:
                 call.give_up(DeadlineExceeded("the deadline passed before the answer was there"))

@@ -2,7 +2,9 @@
 
 - `queue`: what waits, by model and shape, priority and fairness key
 - `estimates`: how long a batch of so many rows takes, kept up to date
+- `returns`: who was just answered and will probably ask again at once
 - `batcher`: when a batch leaves, and with whom
 
-The engine calls `add`, `remove`, `expire` and `next_batch` and does what comes back.
+The engine calls `add`, `answered`, `remove`, `expire`, `next_batch` and `missed`, and does what
+comes back.
 """

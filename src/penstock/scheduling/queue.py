@@ -199,6 +199,7 @@ class Level:
                 lines = self.served
             line = lines[0]
             if line.left > 0 and line.jobs:
+                line.missed = False
                 return line
             lines.popleft()
             if not line.jobs and line.missed:
@@ -206,10 +207,7 @@ class Level:
                 continue
             line.missed = not line.jobs  # not forgotten yet: it may not be fresh again at once
             line.left = min(line.left, 0) + quantum
-            if lines is self.fresh:
-                self.ahead += 1
-            elif line.jobs:
-                self.ahead = 0
+            self.ahead = self.ahead + 1 if lines is self.fresh else 0
             self.served.append(line)
 
     def tidy(self) -> None:
