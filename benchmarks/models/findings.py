@@ -10,6 +10,8 @@ from typing import Any
 from benchmarks.core.load import Sample
 from benchmarks.models.cores import Use
 
+QUIET = 0.1  # cores that other processes may have
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -127,6 +129,14 @@ class Findings:
     def ways(self) -> list[Figures]:
         """All that was measured in rounds."""
         return [self.penstock, self.predict, self.function, *self.limits.values()]
+
+    def others(self) -> list[float]:
+        """Cores that other processes of the machine had, of every way in every round."""
+        return [cores for figures in self.ways() for cores in figures.others()]
+
+    def disturbed(self) -> bool:
+        """Whether others had so much of the cores that the comparison cannot be trusted."""
+        return (middle(self.others()) or 0.0) > QUIET
 
     def ratios(self, other: Figures | None) -> list[float]:
         """Penstock's images a second against another way's, round by round."""

@@ -33,6 +33,8 @@ def as_json(
             "tolerance": TOLERANCE,
             **findings.network,
         },
+        "disturbed": findings.disturbed(),
+        "cores_of_others": middle(findings.others()),
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "penstock": _figures(findings, findings.penstock),
         "predict": _figures(findings, findings.predict),
@@ -73,7 +75,13 @@ def show(
         console.print(_inside(findings, machine))
     console.print(_sweep(findings.trials))
     console.print(_starts(findings))
-    console.print(goals_table(verdicts))
+    goals = goals_table(verdicts)
+    if findings.disturbed():
+        goals.caption = (
+            "[red]The machine was busy with other things: the first three say little. "
+            "Whoever has more processes got more of the cores.[/]"
+        )
+    console.print(goals)
 
 
 def _ways(findings: Findings) -> Table:
@@ -86,8 +94,7 @@ def _ways(findings: Findings) -> Table:
     table.add_section()
     for figures in findings.limits.values():
         table.add_row(*_way(findings, figures))
-    others = [cores for figures in findings.ways() for cores in figures.others()]
-    table.caption = f"Cores that other processes of the machine had: {_spread(others)}"
+    table.caption = f"Cores that other processes of the machine had: {_spread(findings.others())}"
     return table
 
 
