@@ -58,6 +58,11 @@ bench: $(BENCH_VENV)/.stamp  ## measure Penstock beside what people use today
 	$(BENCH_VENV)/bin/python -m benchmarks.core
 	$(BENCH_VENV)/bin/python -m benchmarks.models
 
+# With the machine's own Python, which has TensorFlow for its GPU. `make bench-gpu ARGS=--quick`.
+.PHONY: bench-gpu
+bench-gpu:  ## measure ResNet-50 on a GPU, with the machine's own python3
+	PYTHONPATH=src python3 -m benchmarks.gpu $(ARGS)
+
 .PHONY: soak
 soak: venv  ## run it for long and look for leaks (SECONDS=600)
 	$(VENV)/bin/python -m benchmarks.soak --seconds $(SECONDS)

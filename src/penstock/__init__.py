@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from penstock import errors
     from penstock.client.client import Client, connect
     from penstock.config import EngineConfig, Model
+    from penstock.devices.claim import claim_gpu
     from penstock.engine.owner import Engine
     from penstock.spec import ModelSpec, Pad, TensorSpec
     from penstock.statistics import Statistics
+    from penstock.tuning.plan import Plan
+    from penstock.tuning.run import tune
 
 __version__ = "0.1.0"
 
@@ -26,11 +29,14 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Pad",
+    "Plan",
     "Statistics",
     "TensorSpec",
     "__version__",
+    "claim_gpu",
     "connect",
     "errors",
+    "tune",
 ]
 
 _HOMES = {
@@ -40,9 +46,12 @@ _HOMES = {
     "Model": "penstock.config",
     "ModelSpec": "penstock.spec",
     "Pad": "penstock.spec",
+    "Plan": "penstock.tuning.plan",
     "Statistics": "penstock.statistics",
     "TensorSpec": "penstock.spec",
+    "claim_gpu": "penstock.devices.claim",
     "connect": "penstock.client.client",
+    "tune": "penstock.tuning.run",
 }
 
 

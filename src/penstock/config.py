@@ -21,6 +21,8 @@ from penstock.errors import ConfigError
 from penstock.spec import ModelSpec, TensorSpec, check_name, pads_of, signature_of
 
 COMPILE_MODES = ("function", "frozen", "xla", "frozen-xla")
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16", "int8", "auto")
+DEFAULT_BATCH = 32  # rows, where it is not found by measurement
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -52,7 +54,9 @@ class Model:
     name: str = ""
     inputs: Any = None
     outputs: Any = None
-    max_batch: int = _setting(32, "the largest number of rows in a batch")
+    max_batch: int = _setting(
+        0, "the largest number of rows in a batch (0: 32 on CPUs, measured on GPUs)"
+    )
     batched: bool = _setting(
         True,
         "whether rows are independent of each other; if not: no batching, one worker, no retry",
@@ -67,6 +71,9 @@ class Model:
     unsafe: bool = _setting(False, "whether code that a model's file holds (Lambda layers) may run")
     compile: str = _setting(
         "auto", f"how a TensorFlow model is compiled: auto (measured), {', '.join(COMPILE_MODES)}"
+    )
+    precision: str = _setting(
+        "", f"what a Keras model computes with: {', '.join(PRECISIONS)} (default: as it was saved)"
     )
     ladder: tuple[int, ...] = _setting(
         (), "the sizes that batches are padded to (default: 1, 2, 4, ... where sizes are compiled)"
@@ -97,11 +104,16 @@ class Model:
         for step in ("preprocess", "postprocess"):
             if getattr(self, step):
                 put(self, step, source_text(getattr(self, step)))
-        _check_count("max_batch", self.max_batch, 1, 65_536)
+        _check_count("max_batch", self.max_batch, 0, 65_536)
         if self.compile not in ("auto", *COMPILE_MODES):
             known = ", ".join(("auto", *COMPILE_MODES))
             raise ConfigError(f"compile: expected one of {known}; got {self.compile!r}")
+        if self.precision not in ("", *PRECISIONS):
+            known = ", ".join(PRECISIONS)
+            raise ConfigError(f"precision: expected one of {known}; got {self.precision!r}")
         put(self, "ladder", _ladder(self.ladder, self.max_batch))
+        if self.ladder:
+            put(self, "max_batch", self.ladder[-1])
         _check_range("tolerance", self.tolerance, 0.0, 1.0)
         put(self, "sample", source_text(self.sample) if self.sample else "")
         _check_range("weight", self.weight, 1e-3, 1e3)
@@ -120,7 +132,16 @@ class EngineConfig:
     name: str = ""
     folder: str = _setting("", "where the engine's socket lies (default: a folder of the user's)")
     group: str = _setting("", "a group whose members may connect too")
-    workers: int = _setting(1, "how many worker processes")
+    devices: str | tuple[str, ...] = _setting(
+        "auto", "where models run: auto (every GPU, else the CPU), cpu, gpu, or gpu:0,gpu:1,..."
+    )
+    workers: int = _setting(0, "how many worker processes (0: one for each device)")
+    gpu_memory: int = _setting(
+        0, "bytes of a GPU's memory that a worker may take (0: what is free)"
+    )
+    pinned_memory: int = _setting(
+        8 << 30, "bytes of clients' memory that a worker pins for its GPU at most"
+    )
     client_memory: int = _setting(1 << 30, "bytes of shared memory that one client may hold")
     client_requests: int = _setting(4096, "requests that one client may have outstanding")
     queue_rows: int = _setting(65_536, "rows that may wait; more are refused as Overloaded")
@@ -133,7 +154,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.name:
             check_name(self.name, "engine name")
-        _check_count("workers", self.workers, 1, 1024)
+        object.__setattr__(self, "devices", _devices(self.devices))
+        _check_count("workers", self.workers, 0, 1024)
+        _check_count("gpu_memory", self.gpu_memory, 0, 1 << 46)
+        _check_count("pinned_memory", self.pinned_memory, 0, 1 << 46)
         _check_count("client_memory", self.client_memory, 1 << 16, 1 << 46)
         _check_count("client_requests", self.client_requests, 1, 1 << 20)
         _check_count("queue_rows", self.queue_rows, 1, 1 << 40)
@@ -220,8 +244,18 @@ def _ladder(sizes: Any, max_batch: int) -> tuple[int, ...]:
     if len(sizes) > 64:
         raise ConfigError(f"ladder: at most 64 sizes, got {len(sizes)}")
     for size in sizes:
-        _check_count("ladder", size, 1, max_batch)
-    return tuple(sorted({*sizes, max_batch})) if sizes else ()
+        _check_count("ladder", size, 1, max_batch or 65_536)
+    return tuple(sorted({*sizes, max_batch} - {0})) if sizes else ()
+
+
+def _devices(value: Any) -> str | tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"devices: expected names such as cpu or gpu:0; got {value!r}")
+    names = tuple(name.strip() for name in names if name.strip())
+    if not names:
+        raise ConfigError("devices: expected at least one, for example cpu or gpu:0; got none")
+    return names[0] if len(names) == 1 else names
 
 
 def _check_count(name: str, value: int, low: int, high: int) -> None:

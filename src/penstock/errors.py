@@ -133,6 +133,11 @@ _TYPES: dict[int, type[PenstockError]] = {
 }
 
 
+def kind_of(error: BaseException) -> Kind:
+    """How a message names this error; what is none of ours is the settings' fault."""
+    return next((Kind(kind) for kind, type_ in _TYPES.items() if type(error) is type_), Kind.CONFIG)
+
+
 def again(error: PenstockError) -> PenstockError:
     """The same error, to raise once more: a raised one keeps the frames that it came through."""
     copy = type(error)(*error.args)

@@ -23,10 +23,17 @@ _SET_SUBREAPER = 36
 
 
 def start(
-    module: str, settings: str, descriptors: Mapping[str, int], *, detached: bool, log: Any = None
+    module: str,
+    settings: str,
+    descriptors: Mapping[str, int],
+    *,
+    detached: bool,
+    log: Any = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start `python -m module`. The descriptors stay the caller's, too, to be closed.
 
+    `environment` is what is different for it.
     `detached`: in a session of its own, so that the terminal's signals do not reach it.
     """
     memory = os.memfd_create("penstock-settings", os.MFD_CLOEXEC)
@@ -39,7 +46,7 @@ def start(
             stdout=log,
             stderr=log,
             pass_fds=(memory, *descriptors.values()),
-            env=_environment(),
+            env=_environment() | dict(environment or {}),
             start_new_session=detached,
             process_group=None if detached else 0,
         )

@@ -64,11 +64,17 @@ class ModelStatistics:
 
 @dataclass(frozen=True)
 class WorkerStatistics:
-    """A worker's place: the process in it now, and what was done in it so far."""
+    """A worker's place: the process in it now, and what was done in it so far.
+
+    `warm`: whether every size of its models is compiled; before that it is busy with more than
+    answers.
+    """
 
     index: int
     pid: int
+    device: str
     state: str
+    warm: bool
     starts: int
     batches: int
     rows: int

@@ -32,7 +32,7 @@ def test_version(shop):
 def test_help_lists_the_commands(shop):
     done = shop.run("--help")
     assert done.returncode == 0
-    for name in ("demo", "up", "down", "ps", "top", "trace", "doctor"):
+    for name in ("demo", "up", "down", "ps", "top", "trace", "run", "doctor"):
         assert f"\n  {name} " in done.stdout
 
 
@@ -51,6 +51,7 @@ def test_an_unknown_command_is_a_usage_error(shop):
         ["ps"],
         ["top", "nobody"],
         ["trace", "nobody"],
+        ["run", "--gpu-memory", "1M", "true"],
         ["doctor"],
         ["--version"],
     ],
@@ -164,5 +165,6 @@ def test_commands_are_found_by_name_only():
         "ps",
         "top",
         "trace",
+        "run",
         "doctor",
     }

@@ -329,6 +329,8 @@ def told(uptime, *, workers=(), clients=(), **model):
             {
                 "index": 0,
                 "pid": 11,
+                "device": "cpu",
+                "warm": True,
                 "state": "ready",
                 "starts": 1,
                 "batches": 0,

@@ -46,6 +46,9 @@ class Recording:
         assert reason
         self.disconnected.setdefault(client, reason)
 
+    def warm(self, index: int) -> None:
+        pass
+
     def start_worker(self, index: int) -> int:
         """A worker's process."""
         self.started.append(index)

@@ -308,4 +308,4 @@ def test_a_source_that_does_not_load(start):
     with pytest.raises(errors.ModelLoadError, match="nope"):
         start("penstock.testing.models:nope")
     with pytest.raises(errors.ConfigError, match="max_batch"):
-        start("penstock.testing.models:double", max_batch=0)
+        start("penstock.testing.models:double", max_batch=-1)

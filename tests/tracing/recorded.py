@@ -32,7 +32,7 @@ def engine(workers=1, **model):
         restarts=0,
         models=(ModelStatistics(**settings),),
         workers=tuple(
-            WorkerStatistics(index, 10 + index, "ready", 1, 0, 0, 0.0, 0, 0)
+            WorkerStatistics(index, 10 + index, "cpu", "ready", True, 1, 0, 0, 0.0, 0, 0)
             for index in range(workers)
         ),
         clients=(),

@@ -15,7 +15,8 @@ from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed, pair
 from penstock.worker.device import Placed
-from penstock.worker.loop import Worker, describe
+from penstock.worker.hand import describe
+from penstock.worker.loop import Worker
 from penstock.worker.warmup import Ready
 from tests.conditions import descriptors, until
 from tests.worker.slots import ClientMemory, read_apart
@@ -53,6 +54,7 @@ class Company:
         self.memory = ClientMemory()
         self.say(m.MapSegment(1, 1, self.memory.size), self.memory.descriptor)
         self._batches = 0
+        assert isinstance(m.decode(until(self.channel.receive)[0]), m.Warm)
 
     def say(self, record: Any, *descriptors: int) -> None:
         self.channel.send(m.encode(record), descriptors)

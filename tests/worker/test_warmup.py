@@ -97,7 +97,9 @@ def test_a_model_that_cannot_be_warmed_up_does_not_stop_the_others() -> None:
         model.go_on.set()
     warm_up = WarmUp([Ready(bad), Ready(good)])
     warm_up._thread.join(20)
-    assert [m.decode(message).model for message in warm_up.news()] == [1]
+    facts, warm = map(m.decode, warm_up.news())
+    assert facts.model == 1
+    assert isinstance(warm, m.Warm)
     assert warm_up.close(1.0)
 
 

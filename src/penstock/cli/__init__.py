@@ -9,6 +9,8 @@
 - `up`, `down`, `ps`: engines that belong to nobody
 - `top`: what an engine does just now
 - `trace`: where the time of requests goes, and what limits it
+- `run`: a command with a share of a GPU
+- `tune`: how a model runs best on a device
 - `doctor`: whether this machine has all that is needed
 - `demo`: what sharing a model changes, measured on this machine
 

@@ -286,7 +286,7 @@ class Client:
     def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
         """Send a large call piece by piece, a bounded number of them at a time."""
         step = call.kind.piece_rows
-        window = max(8, 4 * session.workers)
+        window = max(8, call.kind.window * session.workers)
         for start in range(0, call.rows, step):
             stop = min(start + step, call.rows)
             try:

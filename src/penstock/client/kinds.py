@@ -18,6 +18,7 @@ from penstock.transport.tensors import Array, align, collect, plan_of
 
 _MOST_KINDS = 4096
 _PIECE_BYTES = 32 << 20
+_AHEAD = 6  # batches of a large call that are on their way at a time, for each worker
 _FIRST_ROOM = 64
 
 
@@ -46,6 +47,7 @@ class Kind:
         "row_bytes",
         "signature",
         "strings",
+        "window",
     )
 
     def __init__(self, info: ModelInfo, signature: Signature, memory: int) -> None:
@@ -60,9 +62,12 @@ class Kind:
         if info.batched:
             most = min(_PIECE_BYTES, memory // 4)
             fitting = most // self.row_bytes if self.row_bytes else info.max_batch
-            self.piece_rows = max(1, min(info.max_batch, fitting))
+            pieces = -(-info.max_batch // max(1, min(info.max_batch, fitting)))
+            self.piece_rows = -(-info.max_batch // pieces)  # they fill batches without a rest
+            self.window = _AHEAD * pieces
         else:
             self.piece_rows = 1 << 31
+            self.window = 1
 
     def slot_sizes(self, arrays: list[Array], start: int, stop: int) -> tuple[int, int]:
         """Bytes of these rows, and of the slot that holds them and their answer."""

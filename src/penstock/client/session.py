@@ -50,6 +50,7 @@ from penstock.transport.tensors import Array
 _BACKLOG = 64 << 20
 _SUBMIT = b"\5"
 _TOGETHER = 16
+_LARGE = 1 << 20  # bytes of a request that is not gathered with others: writing it took longer
 _LONGEST_WAIT = 3_600_000_000_000  # nanoseconds
 
 
@@ -249,7 +250,8 @@ class Session:
                     call.deadline,
                 )
             )
-            if len(self.pending) == len(self._outbox) or len(self._outbox) >= _TOGETHER:
+            alone = len(self.pending) == len(self._outbox) or piece.input_bytes >= _LARGE
+            if alone or len(self._outbox) >= _TOGETHER:
                 self._send_outbox()
 
     def _take_back(self, slot: Slot[segment.Mapping]) -> None:

@@ -11,7 +11,7 @@ import sys
 from penstock import launch
 from penstock.config import from_json
 from penstock.engine.server import Server
-from penstock.errors import Kind, PenstockError
+from penstock.errors import PenstockError, kind_of
 from penstock.model.live import handed_on
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     except (PenstockError, OSError) as error:
         if status is None:
             raise
-        line = {"state": "failed", "kind": Kind.CONFIG, "text": str(error)}
+        line = {"state": "failed", "kind": kind_of(error), "text": str(error)}
         with contextlib.suppress(OSError):
             os.write(status, json.dumps(line).encode() + b"\n")
         return 1

@@ -33,6 +33,9 @@ class Effects(Protocol):
     def kill_worker(self, index: int) -> None:
         """End this worker's process; its exit is reported later."""
 
+    def warm(self, index: int) -> None:
+        """This worker has all that it needs of its device."""
+
     def close(self, descriptor: int) -> None:
         """Close a descriptor that the core has no more use for."""
 

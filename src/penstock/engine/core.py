@@ -18,7 +18,7 @@ import json
 import weakref
 from typing import Any, NamedTuple
 
-from penstock.config import EngineConfig, Model
+from penstock.config import DEFAULT_BATCH, EngineConfig, Model
 from penstock.engine.answers import Answers, Effects
 from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
@@ -47,23 +47,40 @@ class Card(NamedTuple):
     facts: dict[str, Any]
     pads: tuple[Pad, ...] = ()
 
+    @property
+    def largest(self) -> int:
+        """The rows of a batch: what clients were told, or less if that did not fit the device."""
+        return min(self.max_batch, int(self.facts.get("max_batch") or self.max_batch))
+
 
 class Core:
     """One engine's whole state and every decision about it."""
 
     def __init__(
-        self, models: tuple[Model, ...], config: EngineConfig, effects: Effects, pid: int
+        self,
+        models: tuple[Model, ...],
+        config: EngineConfig,
+        effects: Effects,
+        pid: int,
+        workers: int = 0,
     ) -> None:
         self.config = config
         self.pid = pid
         self.effects = effects
         self.answers = Answers(effects)
         self.batcher = Batcher()
-        self.workers = [Worker(index) for index in range(config.workers)]
+        self.workers = [Worker(index) for index in range(workers or config.workers or 1)]
         self.clients: dict[int, ClientState] = {}
         self.cards = {
             number: Card(
-                model.name, model.max_batch, model.batched, model.spec, (), (), {}, model.pad
+                model.name,
+                model.max_batch or DEFAULT_BATCH,
+                model.batched,
+                model.spec,
+                (),
+                (),
+                {},
+                model.pad,
             )
             for number, model in enumerate(models)
         }
@@ -193,7 +210,7 @@ class Core:
             client.number,
             config.client_memory,
             config.client_requests,
-            config.workers,
+            len(self.workers),
         )
         self.effects.to_client(client.number, m.encode(welcome))
         self._tell_state(client)
@@ -241,7 +258,7 @@ class Core:
             lane = Lane(
                 model,
                 signature,
-                card.max_batch,
+                card.largest,
                 card.batched,
                 ladder=card.ladder,
                 share=self._shares[model],
@@ -256,8 +273,9 @@ class Core:
         refusal: tuple[Kind, str] | None = None
         if self.state[0] != m.STATE_READY:
             refusal = (Kind.ENGINE_CLOSED, self.state[2] or "the engine is not ready yet")
-        elif lane.batched and request.rows > lane.max_batch:
-            refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {lane.max_batch}")
+        elif lane.batched and request.rows > self.cards[lane.model].max_batch:
+            most = self.cards[lane.model].max_batch
+            refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {most}")
         elif self.batcher.rows + request.rows > self.config.queue_rows:
             waiting = f"{self.batcher.rows} of {self.config.queue_rows} rows wait already"
             refusal = (Kind.OVERLOADED, f"the engine's queue is full: {waiting}")
@@ -346,7 +364,10 @@ class Core:
         elif isinstance(record, m.ModelFacts):
             self._learn(record.model, json.loads(record.data))
         elif isinstance(record, m.Loaded):
-            self.health.loaded(worker, now)
+            self.health.loaded(worker, record.hands, now)
+        elif isinstance(record, m.Warm):
+            worker.warm = True
+            self.effects.warm(index)
         elif isinstance(record, m.LoadFailed):
             worker.load_error = (record.kind, record.text)
         for descriptor in descriptors:
@@ -361,6 +382,7 @@ class Core:
         for lane in self._lanes.values():
             if lane.model == model:
                 lane.ladder = ladder
+                lane.max_batch = card.largest
                 _seed(lane, card)
 
     def _dispatch(self, decision: Decision, now: int) -> None:
@@ -408,6 +430,8 @@ class Core:
         worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
         lane = batch.lane
         lane.estimates.observe(record.size, now - began, now)
+        if worker.hands > 1 and batch.rows:  # the next batch is gathered while this one runs
+            lane.gather += (record.gather_ns / batch.rows - lane.gather) / 4
         self.counters[lane.model].ran(batch, record, now)
         if self.trace.on:
             self.trace.ran(worker.index, batch, record, began, now)

@@ -4,9 +4,9 @@
   is tried again, within the restart budget.
 - A batch that runs too long, or a process that was stopped, gets its worker killed; the rest
   follows from the exit.
-- When a worker exits, the batch that it was running is under suspicion, those behind it are not:
-  they go back to the front of the queue. Suspects are run row by row, alone. Only a row that kills
-  its worker while it is alone ends with `WorkerLost`.
+- When a worker exits, the batches that it was running (one for each of its hands) are under
+  suspicion, those behind them are not: they go back to the front of the queue. Suspects are run row
+  by row, alone. Only a row that kills its worker while it is alone ends with `WorkerLost`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Health:
         """Whether every worker is down: nothing runs unless one is started."""
         return all(worker.state is WorkerState.DOWN for worker in self._core.workers)
 
-    def loaded(self, worker: Worker, now: int) -> None:
+    def loaded(self, worker: Worker, hands: int, now: int) -> None:
         """A worker can be given batches."""
         if worker.state is not WorkerState.STARTING:
             return  # it was killed a moment ago
-        worker.loaded(now)
+        worker.loaded(now, hands)
         self._load_failures = 0
         self.hopeless = ""
         if not self._was_ready and all(w.state is WorkerState.READY for w in self._core.workers):
@@ -124,7 +124,7 @@ class Health:
         batches = worker.exited(now)
         self.due = now
         worker.mapped.clear()
-        self._reassign(batches, how)
+        self._reassign(batches, worker.hands, how)
         if core.state[0] in (m.STATE_CLOSING, m.STATE_FAILED):
             worker.restart_at = None
             return
@@ -154,17 +154,17 @@ class Health:
         for other in self._core.workers:
             self.kill(other, "another worker could not load the models")
 
-    def _reassign(self, batches: list[Batch], how: str) -> None:
+    def _reassign(self, batches: list[Batch], hands: int, how: str) -> None:
         core = self._core
         for batch in batches:
             for _, descriptor in batch.outcomes:
                 if descriptor >= 0:
                     core.effects.close(descriptor)
-        for batch in reversed(batches[1:]):
+        for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
                 if core.came_back(job):
                     core.batcher.add(job, again=True)
-        for batch in batches[:1]:
+        for batch in batches[:hands]:
             for job in batch.jobs:
                 if core.came_back(job):
                     self._blame(job, how)

@@ -17,7 +17,13 @@ _BACKLOG = 64 << 20
 class WorkerProcess:
     """One process; when it has exited, `reap` and forget it."""
 
-    def __init__(self, index: int, settings: str, descriptors: dict[str, int]) -> None:
+    def __init__(
+        self,
+        index: int,
+        settings: str,
+        descriptors: dict[str, int],
+        environment: dict[str, str],
+    ) -> None:
         ours, theirs = pair()
         try:
             self.popen = launch.start(
@@ -25,6 +31,7 @@ class WorkerProcess:
                 settings,
                 {"channel": theirs.fileno()} | descriptors,
                 detached=False,
+                environment=environment,
             )
         except BaseException:
             ours.close()

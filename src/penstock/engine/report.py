@@ -56,7 +56,9 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
             {
                 "index": worker.index,
                 "pid": worker.pid,
+                "device": worker.device,
                 "state": worker.state.value,
+                "warm": worker.warm,
                 "starts": worker.starts,
                 "batches": worker.batches_done,
                 "rows": worker.rows_done,

@@ -24,6 +24,7 @@ from pathlib import Path
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
 from penstock.engine.core import Core
+from penstock.engine.places import Places
 from penstock.engine.poller import Poller
 from penstock.engine.processes import WorkerProcess, reap_orphans
 from penstock.engine.workers import WorkerState
@@ -74,7 +75,10 @@ class Server:
         self._archives = archives  # descriptors of models, for every worker to come
         self._owner = owner
         self._status = status
-        self._core = Core(models, config, self, os.getpid())
+        self._places = Places(models, config)
+        self._core = Core(models, config, self, os.getpid(), workers=len(self._places))
+        for worker in self._core.workers:
+            worker.device = self._places.label(worker.index)
         self._poller = Poller()
         self._path = rendezvous.address_of(config.name, config.folder)
         self._connections: dict[int, Connection] = {}
@@ -162,6 +166,7 @@ class Server:
             time.sleep(0.005)
         for connection in self._connections.values():
             connection.channel.close()
+        self._places.release()
         self._poller.close()
         log.info("ended")
 
@@ -297,6 +302,8 @@ class Server:
     def _worker_exited(self, process: WorkerProcess) -> None:
         self._from_worker(process, drain=True)
         how = self._reap(process)
+        numbers = self._places.numbers(process.index)
+        how = f"{how}; {numbers}" if numbers else how
         worker = self._core.workers[process.index]
         ending = worker.state is WorkerState.ENDING and not worker.kill_reason
         log.log(
@@ -367,7 +374,12 @@ class Server:
             sys_path=self._sys_path,
             socket=str(self._path),
         )
-        process = WorkerProcess(index, settings, {"engine": self._pidfd} | self._archives)
+        process = WorkerProcess(
+            index,
+            settings,
+            {"engine": self._pidfd} | self._archives,
+            self._places.environment(index),
+        )
         self._processes[index] = process
         self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))
         self._poller.add(process.pidfd, lambda _: self._worker_exited(process))
@@ -378,6 +390,10 @@ class Server:
         process = self._processes.get(index)
         if process is not None:
             process.kill()
+
+    def warm(self, index: int) -> None:
+        """A worker has all that it needs of its device."""
+        self._places.settle(index, self._processes[index].popen.pid)
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""

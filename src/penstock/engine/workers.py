@@ -15,7 +15,7 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.segments import Segment
-from penstock.scheduling.batcher import Decision
+from penstock.scheduling.batcher import DEPTH, Decision
 from penstock.scheduling.queue import LEAD, Lane
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
@@ -60,14 +60,18 @@ class Worker:
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.device = ""  # for people
         self.state = WorkerState.DOWN
         self.pid = 0
         self.serving = False
+        self.warm = False
         self.starts = 0
         self.since = 0
         self.restart_at: int | None = 0
         self.kill_reason = ""
         self.batches: OrderedDict[int, Batch] = OrderedDict()
+        self.hands = 1
+        self.depth = DEPTH
         self.running_since = 0
         self.free_at = 0
         self.late_at = 0
@@ -94,7 +98,7 @@ class Worker:
         assert self.state is WorkerState.DOWN
         self.state = WorkerState.STARTING
         self.pid = pid
-        self.serving = False
+        self.serving = self.warm = False
         self.starts += 1
         self.since = now
         self.restart_at = None
@@ -103,9 +107,11 @@ class Worker:
         self.run_layouts = LayoutNumbers(256)
         self.output_layouts = {}
 
-    def loaded(self, now: int) -> None:
-        """Its models are loaded."""
+    def loaded(self, now: int, hands: int = 1) -> None:
+        """Its models are loaded; it works on so many batches at a time."""
         assert self.state is WorkerState.STARTING
+        self.hands = hands
+        self.depth = max(DEPTH, hands)
         self.state = WorkerState.READY
         self.serving = True
         self.since = now

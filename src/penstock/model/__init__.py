@@ -7,9 +7,11 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 |---|---|
 | from a source to a model | `source`, `live`, `archive` and `contents` (Keras files), `saved` |
 | from a model to a part | `network` (Keras), `traceable` (`tf.function`), `structure` (names) |
+| in another precision | `precision` (layers' policies, int8), `rounding` (which one), `drift` |
 | from parts to a graph | `assemble`, `parts` (joining), `chunks` (fixed rows), `digest` (its key) |
 | how it runs best | `examine`, `samples`, `operations`, `independence`, `choice`, `agreement` |
-| remembering that | `cache`, `circumstances`, `stored` (frozen graphs) |
+| how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
+| remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
 | running it | `compiled`, `modes`, `handover` |
-| TensorFlow itself | `quiet` (before it is imported), `runtime` (importing it) |
+| TensorFlow itself | `quiet` and `xla_cache` (before it is imported), `runtime` (importing it) |
 """

@@ -39,20 +39,28 @@ def _unlike(ours: Array, theirs: Array, tolerance: float) -> str:
     if theirs.dtype.kind in "biuSUO":
         unequal = int(np.count_nonzero(ours != theirs))
         return f"differs in {unequal} of {theirs.size} elements" if unequal else ""
+    off = shares_off(ours, theirs)
+    if off.size == 0 or off.max() <= tolerance:
+        return ""
+    if off.max() == np.inf:
+        return "has other infinities or NaNs"
+    worst = np.unravel_index(off.argmax(), off.shape)
+    wide = complex if theirs.dtype.kind == "c" else float
+    return (
+        f"differs by a share of {off[worst]:.2g}, more than {tolerance:g} "
+        f"({wide(ours[worst]):.6g} in place of {wide(theirs[worst]):.6g})"
+    )
+
+
+def shares_off(ours: Array, theirs: Array) -> Array:
+    """How far off each number is, as a share; infinite where only one of them is a number."""
     wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
     a, b = ours.astype(wide), theirs.astype(wide)
     finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return "has other infinities or NaNs"
-    a, b = a[finite], b[finite]
-    if not np.isfinite(a).all():
-        return "has other infinities or NaNs"
-    size = np.abs(b)
-    off = np.abs(a - b) / (size + size.mean() + np.finfo(np.float64).tiny) if b.size else size
-    if off.size == 0 or off.max() <= tolerance:
-        return ""
-    worst = int(off.argmax())
-    return (
-        f"differs by a share of {off[worst]:.2g}, more than {tolerance:g} "
-        f"({a[worst]:.6g} in place of {b[worst]:.6g})"
-    )
+    size = np.abs(np.where(finite, b, 0))
+    mean = size.sum() / max(int(np.count_nonzero(finite)), 1)
+    with np.errstate(invalid="ignore"):
+        off = np.abs(a - b) / (size + mean + np.finfo(np.float64).tiny)
+    alike = (a == b) | (np.isnan(a) & np.isnan(b))
+    result: Array = np.where(alike, 0.0, np.where(finite & np.isfinite(a), off, np.inf))
+    return result

@@ -8,6 +8,9 @@ postprocess ─▶ Part  ┘
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,15 @@ from penstock.model.archive import read_archive
 from penstock.model.chunks import in_chunks
 from penstock.model.graph import Graph
 from penstock.model.live import in_memory
-from penstock.model.network import network_part
+from penstock.model.network import network_at
 from penstock.model.parts import Part, Specs, accept, graph_of, join, promise, specs_of, trace
+from penstock.model.precision import refuse
 from penstock.model.runtime import tf
 from penstock.model.saved import saved_part
 from penstock.model.source import resolve
 from penstock.model.traceable import function_part, is_traceable, traceable_part
+
+Make = Callable[[str], Part]  # the model itself, in its own precision ("") or in another one
 
 
 def assemble(model: Model, found: Any) -> Graph:
@@ -35,17 +41,22 @@ def assemble(model: Model, found: Any) -> Graph:
         if getattr(model, which)
     }
     before = _step(model, steps, "preprocess", declared) if model.preprocess else None
-    part, key = _main(model, found, before.outputs if before else declared)
-    part = in_chunks(part)
-    if before is not None:
-        part = join(before, part)
-    elif declared is not None:
-        part = accept(part, declared)
-    if model.postprocess:
-        part = join(part, _step(model, steps, "postprocess", part.outputs))
-    if model.outputs is not None:
-        part = promise(part, specs_of(model.outputs))
-    return graph_of(part, _key(model, key, steps))
+    make, content = _main(model, found, before.outputs if before else declared)
+    key = _key(model, content, steps)
+
+    def at(precision: str) -> Graph:
+        part = in_chunks(make(precision))
+        if before is not None:
+            part = join(before, part)
+        elif declared is not None:
+            part = accept(part, declared)
+        if model.postprocess:
+            part = join(part, _step(model, steps, "postprocess", part.outputs))
+        if model.outputs is not None:
+            part = promise(part, specs_of(model.outputs))
+        return replace(graph_of(part, key), at=at)
+
+    return at("")
 
 
 def known_key(model: Model, path: str) -> str:
@@ -55,25 +66,38 @@ def known_key(model: Model, path: str) -> str:
     return _key(model, content, {})
 
 
-def _main(model: Model, found: Any, given: Specs | None) -> tuple[Part, str]:
+def _main(model: Model, found: Any, given: Specs | None) -> tuple[Make, str]:
     """The model itself, and a hash of its content; "" where that is not known."""
     if isinstance(found, str):
         return _at(model, found, given)
     what = f"the model {model.name!r}"
     if is_keras_model(found):
         _refuse_signature(model, "a Keras model")
-        return network_part(found, given, what), ""
-    return traceable_part(found, model.signature, given, what), ""
+        return partial(network_at, found, given, what), ""
+    return _only(traceable_part(found, model.signature, given, what), "a function"), ""
 
 
-def _at(model: Model, path: str, given: Specs | None) -> tuple[Part, str]:
+def _at(model: Model, path: str, given: Specs | None) -> tuple[Make, str]:
     place = Path(path)
     if place.is_dir():
-        return saved_part(place, model.signature, given), digest.folder_digest(place)
+        part = saved_part(place, model.signature, given)
+        return _only(part, "a SavedModel"), digest.folder_digest(place)
     label = f"the Keras model {model.name!r}" if in_memory(path) else path
     _refuse_signature(model, "a Keras file")
     network = read_archive(path, label, model.unsafe)
-    return network_part(network, given, label), digest.file_digest(path)
+    return partial(network_at, network, given, label), digest.file_digest(path)
+
+
+def _only(part: Part, kind: str) -> Make:
+    """A part that has one precision."""
+
+    def make(precision: str) -> Part:
+        if precision:
+            why = f"{kind} computes in what it was written in; save the Keras model as .keras"
+            raise refuse(precision, part.what, why)
+        return part
+
+    return make
 
 
 def _refuse_signature(model: Model, what: str) -> None:

@@ -6,9 +6,13 @@ times, each divided by the best mode's at that size, have the smallest product: 
 latency at the small size must be won in throughput at the large one. When two are within 10 %,
 the one that comes first in `ORDER` is taken, which has less to compile.
 
+On CPUs a call waits for its result. A GPU is faster than that tells, because a worker has the next
+batch on its way meanwhile: there, throughput at the large size is measured with calls in flight
+(`Pace`), and all modes are tried at the small size before any is at the large one.
+
 Trying is bounded: XLA may compile for minutes, and on CPUs often runs slower than without. A mode
-that takes twice the best time at the small size is not tried at the large one; nor is one that took
-so long to compile that the time for all of this would be used up.
+that takes twice the best time at the small size (on GPUs three times) is not tried at the large
+one; nor is one that took so long to compile that the time for all of this would be used up.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from penstock.transport.tensors import Array
 ORDER = ("frozen", "function", "frozen-xla", "xla")
 
 _CLEARLY = 2.0
+_HOPELESS = 3.0  # on GPUs, where sizes differ more
 _ALIKE = 1.1
 _ENOUGH = 0.25  # seconds of measuring one mode at one size
 _PATIENCE = 1.0  # seconds more, for a few runs of what is slow
@@ -30,17 +35,20 @@ _FEWEST, _MOST = 3, 5_000
 _TEXT = 300
 
 Run = Callable[[str, list[Array]], list[Array]]
+Pace = Callable[[Callable[[], object]], float]  # seconds from one call to the next, in flight
 Told = dict[str, int] | str
 
 
 class Choice(NamedTuple):
     """The mode to take ("": none is right), and of each mode its times, or why it is not taken.
 
-    Times are nanoseconds by size.
+    Times are nanoseconds by size. `rates` are rows a second at the large size, by mode, where calls
+    were in flight.
     """
 
     mode: str
     modes: dict[str, Told]
+    rates: dict[str, float] = {}  # noqa: RUF012 (a named tuple's default, never changed)
 
 
 class _NotTaken(Exception):
@@ -59,17 +67,23 @@ class Chooser:
         tolerance: float,
         budget: float,
         clock: Callable[[], float],
+        pace: Pace | None = None,
     ) -> None:
         self._run = run
         self._clock = clock
+        self._pace = pace
+        self._rates: dict[str, float] = {}
         self._tolerance = tolerance
         self._rows = {size: samples.rows(size) for size in sorted(set(sizes))}
         self._until = clock() + budget
         self._wanted = {size: reference(rows) for size, rows in self._rows.items()}
         self._best: dict[int, float] = {}
+        self._compiling = 0.0
 
     def choose(self, modes: Sequence[str]) -> Choice:
         """The best of these modes, tried in this order."""
+        if self._pace is not None:
+            return self._choose_in_flight(modes, self._pace)
         told: dict[str, Told] = {}
         times: dict[str, dict[int, float]] = {}
         for mode in modes:
@@ -79,43 +93,81 @@ class Chooser:
                 if mode == "xla" and "frozen" in times:
                     raise _NotTaken("not tried: frozen-xla is the same with less to pass on")
                 times[mode] = self._measured(mode)
-            except _NotTaken as reason:
-                told[mode] = str(reason)[:_TEXT]
             except Exception as error:
-                told[mode] = f"{type(error).__name__}: {error}"[:_TEXT]
+                told[mode] = _reason(error)
             else:
                 told[mode] = {str(size): int(t * 1e9) for size, t in times[mode].items()}
         return Choice(self._winner(times), told)
 
+    def _choose_in_flight(self, modes: Sequence[str], pace: Pace) -> Choice:
+        """The same, with the small size first for all modes, and calls in flight at the large."""
+        told: dict[str, Told] = {}
+        times: dict[str, dict[int, float]] = {}
+        small, large = min(self._rows), max(self._rows)
+        for mode in modes:
+            try:
+                if mode == "frozen-xla" and "frozen" in told:
+                    raise _NotTaken("not tried: the model could not be frozen")
+                if mode == "xla" and "frozen-xla" in times:
+                    raise _NotTaken("not tried: frozen-xla is the same with less to pass on")
+                times[mode] = {small: self._right(mode, small, 0.0)}
+            except Exception as error:
+                told[mode] = _reason(error)
+        finished: dict[str, dict[int, float]] = {}
+        fastest = min((found[small] for found in times.values()), default=0.0)
+        for mode in sorted(times, key=lambda mode: times[mode][small]):
+            try:
+                if finished and times[mode][small] >= _HOPELESS * fastest:
+                    raise _NotTaken(_slower(times[mode][small], small, fastest))
+                found = times[mode]
+                if large != small:
+                    found[large] = self._right(mode, large, 0.0, late=not finished)
+                each = pace(lambda mode=mode: self._run(mode, self._rows[large]))  # type: ignore[misc]
+                self._rates[mode] = large / each
+                told[mode] = {str(size): int(time * 1e9) for size, time in found.items()}
+                finished[mode] = {**found, large: each} if large != small else found
+            except Exception as error:
+                told[mode] = _reason(error)
+        for found in finished.values():
+            for size, time in found.items():
+                self._best[size] = min(time, self._best.get(size, time))
+        return Choice(self._winner(finished), told, self._rates)
+
     def _measured(self, mode: str) -> dict[int, float]:
-        if self._clock() >= self._until:
-            raise _NotTaken("not tried: the time for trying was used up")
         times: dict[int, float] = {}
         compiling = 0.0
-        for size, rows in self._rows.items():
-            if self._clock() + compiling >= self._until:
-                raise _NotTaken(f"compiling took {compiling:.1f} s for a batch of {min(times)}")
+        for size in self._rows:
             began = self._clock()
-            outputs = self._run(mode, rows)
-            compiling = self._clock() - began
-            why = difference(outputs, self._wanted[size], self._tolerance)
-            if why:
-                raise _NotTaken(f"wrong at {size} rows: {why}")
-            times[size] = self._timed(mode, rows, size)
+            if times and began + compiling >= self._until:
+                raise _NotTaken(f"compiling took {compiling:.1f} s for a batch of {min(times)}")
+            times[size] = self._right(mode, size, _CLEARLY)
+            compiling = self._compiling
             best = self._best.get(size, times[size])
             if times[size] >= _CLEARLY * best:
-                raise _NotTaken(
-                    f"slower: {times[size] * 1e3:.3g} ms for {size} rows, where another mode "
-                    f"takes {best * 1e3:.3g} ms"
-                )
+                raise _NotTaken(_slower(times[size], size, best))
         for size, time in times.items():
             self._best[size] = min(time, self._best.get(size, time))
         return times
 
-    def _timed(self, mode: str, rows: list[Array], size: int) -> float:
+    def _right(self, mode: str, size: int, hopeless: float, late: bool = False) -> float:
+        """The time that a mode takes at a size. Raises unless its answers are right there.
+
+        `late`: although the time for trying may be used up.
+        """
+        if self._clock() >= self._until and not late:
+            raise _NotTaken("not tried: the time for trying was used up")
+        began = self._clock()
+        outputs = self._run(mode, self._rows[size])
+        self._compiling = self._clock() - began
+        why = difference(outputs, self._wanted[size], self._tolerance)
+        if why:
+            raise _NotTaken(f"wrong at {size} rows: {why}")
+        best = self._best.get(size, float("inf"))
+        return self._timed(mode, self._rows[size], hopeless * best if hopeless else float("inf"))
+
+    def _timed(self, mode: str, rows: list[Array], hopeless: float) -> float:
         """The shortest of several runs: what disturbs a measurement only makes it longer."""
         best = float("inf")
-        hopeless = _CLEARLY * self._best.get(size, float("inf"))
         until = self._clock() + _ENOUGH
         for count in range(1, _MOST + 1):
             began = self._clock()
@@ -137,3 +189,14 @@ class Chooser:
             if score * _ALIKE < lowest:
                 best, lowest = mode, score
         return best
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, _NotTaken) else f"{type(error).__name__}: {error}"
+    return text[:_TEXT]
+
+
+def _slower(time: float, size: int, best: float) -> str:
+    return (
+        f"slower: {time * 1e3:.3g} ms for {size} rows, where another mode takes {best * 1e3:.3g} ms"
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import inspect
 import os
 import platform
 from typing import Any
 
 from penstock.config import Model
+from penstock.model import machine
 from penstock.model.runtime import tf
 from penstock.model.source import resolve
 
@@ -27,6 +27,7 @@ def circumstances(content: str, model: Model) -> dict[str, Any]:
         "content": content,
         "settings": [
             model.compile,
+            model.precision,
             model.max_batch,
             model.batched,
             list(model.ladder),
@@ -35,41 +36,22 @@ def circumstances(content: str, model: Model) -> dict[str, Any]:
         ],
         "device": _device(),
         "versions": [
-            _version("penstock"),
+            machine.version("penstock"),
             tf.__version__,
-            _version("keras"),
-            _version("tf_keras"),
-            _version("keras_hub"),
+            machine.version("keras"),
+            machine.version("tf_keras"),
+            machine.version("keras_hub"),
             platform.python_version(),
         ],
     }
 
 
 def _device() -> list[str]:
-    names = [_processor(), str(len(os.sched_getaffinity(0)))]
+    names = [machine.processor(), str(len(os.sched_getaffinity(0)))]
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
         names.append(str(details.get("device_name", gpu.name)))
     return names
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            facts = [line.split(":", 1) for line in file if ":" in line]
-    except OSError:
-        return platform.processor()
-    wanted = {"vendor_id", "cpu family", "model", "model name", "flags"}
-    first = {name.strip(): value.strip() for name, value in reversed(facts)}
-    text = repr(sorted((name, first.get(name, "")) for name in wanted))
-    return f"{first.get('model name', '')} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _source_hash(source: str) -> str:

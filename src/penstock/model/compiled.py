@@ -18,19 +18,22 @@ import re
 import statistics
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from penstock.config import Model
-from penstock.errors import ModelError, ModelLoadError
+from penstock.config import DEFAULT_BATCH, Model
+from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
 from penstock.model import stored
 from penstock.model.cache import Entry
 from penstock.model.circumstances import circumstances, device_kind
-from penstock.model.examine import Examination, Findings
+from penstock.model.examine import Examination
+from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import to_array, to_tensor
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
+from penstock.model.peak import Need, cut, memory_of
 from penstock.model.runtime import tf
 from penstock.model.samples import Samples, find_samples
 from penstock.spec import ModelSpec, Signature, TensorSpec
@@ -46,26 +49,40 @@ _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall
 class Compiled:
     """A model that runs in the mode that suits it best. A `Runnable`."""
 
-    def __init__(self, graph: Graph, model: Model, frozen: Bound | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        model: Model,
+        frozen: Bound | None = None,
+        *,
+        thorough: bool = False,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`thorough`: measure sizes also where a worker would not, as `tune` does."""
         self.spec = ModelSpec(graph.inputs, graph.outputs)
-        self.max_batch = model.max_batch
+        self.max_batch = model.max_batch or DEFAULT_BATCH
         self.batched = model.batched
         self.cached = False
+        self.changed = False
+        self.device = device_kind()
         self._names = [tensor.name for tensor in graph.inputs]
         self._inputs = graph.inputs
         self._outputs = graph.outputs
-        self._ladder = model.ladder or ladder(model.max_batch)
+        self._ladder = model.ladder or ladder(self.max_batch)
         self._model = model
+        self._frozen = frozen
         self._modes = Modes(graph, frozen)
+        self._thorough = thorough
+        self._tell = tell
         self._runs: dict[Shapes, Run] = {}
         self._signatures: dict[tuple[Any, ...], Signature] = {}
-        self._device = device_kind()
         self._warm: list[int] = []
+        self._most = 1 << 31  # rows that fit into the device's memory, as far as is known
         self._samples: Samples | None = None
         self._entry = Entry(circumstances(graph.key, model))
-        if not self._remembered():
+        if not self._remembered(graph):
             with self._entry.alone(_PATIENCE):
-                if not self._remembered():
+                if not self._remembered(graph):
                     self._found_out(graph)
         self._modes.settle(self._findings.mode)
 
@@ -76,6 +93,10 @@ class Compiled:
         arrays = [inputs[name] for name in self._names] if isinstance(inputs, dict) else [inputs]
         if rows == 0:
             return self._nothing(arrays)
+        if rows > self._most:
+            raise DeviceMemoryError(
+                f"a batch of {rows} rows: the device has memory for {self._most}"
+            )
         size = self.padded(rows)
         if size != rows:
             arrays = [_padded(array, size) for array in arrays]
@@ -96,6 +117,18 @@ class Compiled:
         at = bisect_left(warm, rows)
         return warm[at] if at < len(warm) else rows
 
+    def _shorten(self, size: int) -> None:
+        """A batch of this size did not fit into the device's memory: from now on only smaller ones.
+
+        The batch itself is taken apart by whoever runs it.
+        """
+        self._warm = [warm for warm in self._warm if warm < size] or self._warm[:1]
+        self._most = self._warm[-1] if self._warm else max(size // 2, 1)
+        self.changed = True
+        _log.warning(
+            "out of memory at a batch of %d rows: at most %d from now on", size, self._most
+        )
+
     def _compute(self, arrays: list[Array]) -> list[Array]:
         shapes = shapes_of(arrays)
         run = self._runs.get(shapes)
@@ -106,6 +139,12 @@ class Compiled:
             self._runs[shapes] = run
         try:
             return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
+        except tf.errors.ResourceExhaustedError as error:
+            self._shorten(len(arrays[0]))
+            raise DeviceMemoryError(
+                f"a batch of {len(arrays[0])} rows needs more memory than the device has left: "
+                f"{_plainer(error).message.splitlines()[0]}"
+            ) from None
         except tf.errors.OpError as error:
             raise _plainer(error) from None
 
@@ -138,12 +177,16 @@ class Compiled:
 
     # ── get ready ──────────────────────────────────────────────────────────────────────────────
 
-    def _remembered(self) -> bool:
+    def _remembered(self, graph: Graph) -> bool:
         """Whether an earlier start has found out everything, and it can still be had."""
         findings = Findings.from_json(self._entry.read())
-        if findings is None:
+        if findings is None or (self._thorough and not findings.searched):
+            return False
+        if findings.outgrown(memory_of(self.device).limit()):
             return False
         try:
+            if findings.precision and self._frozen is None:
+                self._modes = Modes(graph.at(findings.precision))
             self._begin(findings, None)
         except Exception as error:
             _log.info("cache: %s is made anew: %s", self._entry.path, error)
@@ -153,8 +196,16 @@ class Compiled:
         return True
 
     def _found_out(self, graph: Graph) -> None:
-        examination = Examination(graph, self._modes, self._model, self._ladder, self._device)
+        examination = Examination(
+            graph,
+            Modes(graph, self._frozen),
+            self._model,
+            self.device,
+            thorough=self._thorough,
+            tell=self._tell,
+        )
         findings = examination.findings(self._entry)
+        self._modes = examination.modes
         self._begin(findings, examination.samples)
         if not examination.lasting:
             self._entry = Entry({})
@@ -164,38 +215,46 @@ class Compiled:
         """Decide on sizes, and warm the smallest and the largest."""
         self._findings = findings
         self.batched = not findings.unbatched
-        sizes = [self._ladder[0], self._ladder[-1]] if self.batched else [1]
+        sizes = self._model.ladder or tuple(findings.ladder) or ladder(findings.max_batch)
+        limit = memory_of(self.device).limit()  # perhaps less than when this was found out
+        self._ladder = cut(sizes, Need.told(findings.memory), limit)
+        self.max_batch = self._ladder[-1]
+        warm = [self._ladder[0], self._ladder[-1]] if self.batched else [1]
         if samples is None and findings.measured:
             samples, _ = find_samples(
                 self._inputs,
                 self._model.sample,
-                lambda made: self._compute(made.rows(sizes[0])),
+                lambda made: self._compute(made.rows(warm[0])),
             )
             if samples is None:
                 raise ModelLoadError(f"it does not run any more in the mode {findings.mode}")
         self._samples = samples
         latency = dict(findings.latency)
         if samples is not None:
-            for size in sorted(set(sizes)):
+            for size in sorted(set(warm)):
                 time_ns = self._time(samples, size, once=str(size) in latency)
                 latency.setdefault(str(size), time_ns)
         if self._pads():
-            self._warm = sorted(set(sizes)) if samples is not None else list(self._ladder)
+            self._warm = sorted(set(warm)) if samples is not None else list(self._ladder)
         self._findings = dataclasses.replace(findings, latency=latency)
 
     def _pads(self) -> bool:
         if not self.batched:
             return False
         by_size = self._findings.mode.endswith("xla") or bool(self._modes.needs_sizes)
-        return by_size or self._device != "CPU" or bool(self._model.ladder)
+        return by_size or self.device != "CPU" or bool(self._model.ladder)
 
     def warm_up(self) -> bool:
         """The sizes in between; then the frozen graph is kept for the next start."""
         changed = self._warm_rest()
+        self.keep()
+        return changed
+
+    def keep(self) -> None:
+        """Keep the frozen graph for the next start, if there is one."""
         frozen = self._modes.frozen()
         if frozen is not None and self._entry.kept:
             stored.keep(self._entry, self._model, self._inputs, self._outputs, frozen)
-        return changed
 
     def _warm_rest(self) -> bool:
         if self._samples is None or not self.batched:
@@ -222,7 +281,9 @@ class Compiled:
     def _time(self, samples: Samples, size: int, once: bool = False) -> int:
         """Nanoseconds that a batch takes, hand-over included; the first run does not count."""
         arrays = samples.rows(size)
+        began = time.perf_counter()
         self._compute(arrays)
+        _log.info("the first batch of %d took %.1f s", size, time.perf_counter() - began)
         if once:
             return 0
         times: list[int] = []
@@ -232,6 +293,11 @@ class Compiled:
             self._compute(arrays)
             times.append(time.perf_counter_ns() - began)
         return int(statistics.median(times))
+
+    @property
+    def remembered_at(self) -> str:
+        """The file that the findings are kept in; "" where they are not."""
+        return str(self._entry.path) if self._entry.kept else ""
 
     def facts(self) -> dict[str, Any]:
         """How it is compiled and how long sizes take (nanoseconds)."""
@@ -244,6 +310,14 @@ class Compiled:
             "unbatched": findings.unbatched,
             "notes": findings.notes,
             "cached": self.cached,
+            "device": self.device,
+            "max_batch": min(self.max_batch, self._most),
+            "rungs": list(self._ladder) if self._pads() else [],
+            "rates": findings.rates,
+            "memory": findings.memory,
+            "precision": findings.precision,
+            "drift": findings.drift,
+            "reasons": findings.reasons,
         }
 
 
@@ -253,11 +327,10 @@ def ladder(max_batch: int) -> tuple[int, ...]:
     return (*sizes, max_batch)
 
 
-def _plainer(error: Any) -> Exception:
+def _plainer(error: Any) -> Any:
     """The same error, without the names that only we have given."""
     text = _OURS.sub("", error.message).strip()
-    plainer: Exception = type(error)(error.node_def, error.op, text)
-    return plainer
+    return type(error)(error.node_def, error.op, text)
 
 
 def _padded(array: Array, size: int) -> Array:

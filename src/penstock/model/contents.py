@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+from penstock.config import Model
 
 _CODE = {"Lambda", "__lambda__"}
 _PACKAGES = {"keras", "keras_hub", "keras_cv", "keras_nlp", "tf_keras", "builtins"}
@@ -24,6 +29,19 @@ def foreign_names(config: Any) -> list[str]:
         and entry["module"].partition(".")[0] not in _PACKAGES
     }
     return sorted(found)
+
+
+def keepable(model: Model, found: Any) -> bool:
+    """Whether everything that the model does is in its file."""
+    if not isinstance(found, str) or model.preprocess or model.postprocess:
+        return False
+    if Path(found).is_dir():
+        return True
+    if not zipfile.is_zipfile(found):
+        return False
+    with zipfile.ZipFile(found) as archive:
+        config = json.loads(archive.read("config.json"))
+    return not holds_code(config) and not foreign_names(config)
 
 
 def _entries(config: Any) -> Iterator[dict[str, Any]]:

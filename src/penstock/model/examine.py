@@ -2,8 +2,9 @@
 
 In this order: whether it keeps state (`operations`; if so it is not run before it serves), rows to
 try it with (`samples`), whether its rows are independent (`independence`), which compile mode is
-right and fast (`choice`). The `Findings` are remembered (`cache`), so that later starts have only
-to build what was chosen.
+right and fast (`choice`), which precision (`rounding`, where the settings leave that open), and how
+large batches should be (`sweep`: on GPUs where the settings leave that open, and for `tune`). The
+`Findings` are remembered (`cache`), so that later starts have only to build what was chosen.
 """
 
 from __future__ import annotations
@@ -11,81 +12,80 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.config import COMPILE_MODES, Model
+from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import ModelLoadError
+from penstock.model import pace, rounding
 from penstock.model.agreement import COARSE_TOLERANCE, TOLERANCE
 from penstock.model.cache import Entry
-from penstock.model.choice import Choice, Chooser, Told
+from penstock.model.choice import Choice, Chooser
+from penstock.model.drift import Drift, drift_of
+from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import to_array, to_tensor
 from penstock.model.independence import dependence
 from penstock.model.modes import Modes, shapes_of
 from penstock.model.operations import Operations
+from penstock.model.peak import Memory, cut, memory_of
+from penstock.model.precision import refuse
+from penstock.model.rounding import Tried
 from penstock.model.samples import Samples, find_samples, made_up
+from penstock.model.sizes import DoesNotFit
+from penstock.model.sweep import Sweep, most_rows
 from penstock.transport.tensors import Array
 
-_TRY_ORDER = ("function", "frozen", "frozen-xla", "xla")
-_BUDGET = {"CPU": 20.0, "GPU": 120.0}  # seconds; XLA compiles ResNet-50 for a GPU in 5 to 10
+_TRY_ORDER = {
+    "CPU": ("function", "frozen", "frozen-xla", "xla"),
+    "GPU": ("frozen", "frozen-xla", "function", "xla"),
+}
+_BUDGET = {"CPU": 20.0, "GPU": 45.0}  # seconds; XLA compiles ResNet-50 for a GPU in 5 to 10
+_SEARCHING = {"CPU": 45.0, "GPU": 60.0}  # seconds since the beginning, until sizes are enough
 _SAYS_SO = "the settings say so (batched=False)"
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What was found out about a model on one device."""
-
-    mode: str
-    modes: dict[str, Told] = field(default_factory=dict)
-    latency: dict[str, int] = field(default_factory=dict)  # nanoseconds by size
-    unbatched: str = ""
-    notes: list[str] = field(default_factory=list)
-    measured: bool = True  # whether there are rows to try it with
-
-    def to_json(self) -> dict[str, Any]:
-        """As the cache keeps it."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(data: dict[str, Any] | None) -> Findings | None:
-        """From the cache; `None` for what is none."""
-        try:
-            findings = Findings(**data) if data is not None else None
-        except TypeError:
-            return None
-        if findings is None or findings.mode not in COMPILE_MODES:
-            return None
-        return findings
-
-
 class Examination:
-    """Of one model, on one device."""
+    """Of one model, on one device. `thorough`: as `tune` wants it, with sizes on CPUs too."""
 
     def __init__(
-        self, graph: Graph, modes: Modes, model: Model, sizes: Sequence[int], device: str
+        self,
+        graph: Graph,
+        modes: Modes,
+        model: Model,
+        device: str,
+        *,
+        thorough: bool = False,
+        memory: Memory | None = None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._own = graph
         self._graph = graph
-        self._modes = modes
+        self.modes = modes  # of the precision that was chosen
         self._model = model
-        self._sizes = sizes
         self._device = device
+        self._thorough = thorough
+        self._memory = memory or memory_of(device)
+        self._tell = tell
         self._notes: list[str] = []
+        self._began = time.perf_counter()
         self.samples: Samples | None = None
         self.lasting = True  # whether another start would find the same
 
     def findings(self, entry: Entry) -> Findings:
-        """Find out. Raises `ModelLoadError` when the mode that the settings want is not to be had.
+        """Find out. Raises `ModelLoadError` when what the settings want is not to be had.
 
         The entry is only where deadly modes are marked.
         """
+        precision = self._model.precision
+        if precision:
+            self._take("float32" if precision == "auto" else precision)
         operations = Operations(self._traced())
         state = self._graph.stateful or operations.hidden_state()
         self._refuse(state, operations)
         if state:
             self._notes.append("not tried before it serves, because that would change its state")
-            return Findings("function", {}, {}, state, self._notes, measured=False)
+            return self._untried("function", state)
         samples, missing = find_samples(
             self._graph.inputs, self._model.sample, lambda made: self._run("function", made.rows(2))
         )
@@ -94,12 +94,14 @@ class Examination:
         self.samples = samples
         tolerance = self._model.tolerance or (
             COARSE_TOLERANCE
-            if operations.has_half_precision() or self._device == "GPU"
+            if operations.has_half_precision() or self._device == "GPU" or precision == "int8"
             else TOLERANCE
         )
         unbatched = self._unbatched(samples, tolerance)
-        sizes = (1,) if unbatched else (self._sizes[0], self._sizes[-1])
+        sweep = Sweep(samples, self._memory, self._device, self._tell)
+        sizes = self._sizes(unbatched, sweep)
         candidates = self._candidates(bool(unbatched), operations, entry)
+        self._tell(f"compile modes at {' and '.join(map(str, sorted(set(sizes))))} rows")
         choice = self._choose(candidates, samples, sizes, tolerance, entry)
         mode = choice.mode
         if not mode:
@@ -110,19 +112,206 @@ class Examination:
         if mode.endswith("xla") and operations.looks_up():
             self._notes.append("with XLA, an index outside of a table is not an error")
         measured = choice.modes.get(mode)
-        latency = dict(measured) if isinstance(measured, dict) else {}
-        return Findings(mode, choice.modes, latency, unbatched, self._notes)
+        found = Findings(
+            mode,
+            choice.modes,
+            dict(measured) if isinstance(measured, dict) else {},
+            unbatched,
+            self._notes,
+            max_batch=self._top() if unbatched else sizes[-1],
+            rates={str(sizes[-1]): choice.rates[mode]} if mode in choice.rates else {},
+            memory=sweep.told_memory(),
+            reasons={"max_batch": self._why_so_many(unbatched)},
+        )
+        if precision:
+            found = self._in_precision(found, samples, sizes[-1])
+        return self._searched(found, sweep)
+
+    # ── precision ──────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, precision: str) -> None:
+        """From here on the model computes in this precision."""
+        self._graph = self._own.at(precision)
+        self.modes = Modes(self._graph)
+
+    def _in_precision(self, found: Findings, samples: Samples, top: int) -> Findings:
+        """How far off the precision is that the settings name, or which one is taken."""
+        wanted = self._model.precision
+        exact = self._own.at("float32")
+        count = min(samples.different, top)
+        reference = self._answers(exact, samples.rows(count))
+        each = self._pace(self.modes, found.mode, samples.rows(top))
+        if wanted != "auto":
+            outputs = self._run(found.mode, samples.rows(top))
+            drift = drift_of([output[:count] for output in outputs], reference)
+            self._check_finite(wanted, drift)
+            if wanted == "int8":
+                self._check_gain(each, self._pace(Modes(exact), found.mode, samples.rows(top)), top)
+            tried = {wanted: Tried(each, drift)}
+            reason = f"the settings say so; {drift}"
+            return dataclasses.replace(
+                found,
+                precision=wanted,
+                drift=rounding.told(tried),
+                reasons={**found.reasons, "precision": reason},
+            )
+        tolerance = self._model.tolerance or COARSE_TOLERANCE
+        tried = {}
+        modes: dict[str, tuple[Graph, Modes]] = {}
+        for name in rounding.AUTO:
+            self._tell(f"precision {name} at {top} rows")
+            try:
+                graph = self._own.at(name)
+                modes[name] = graph, Modes(graph)
+                outputs = self._in(modes[name][1], found.mode, samples.rows(top))
+                drift = drift_of([output[:count] for output in outputs], reference)
+                each_here = self._pace(modes[name][1], found.mode, samples.rows(top))
+            except Exception as error:
+                self._notes.append(f"{name} was not taken: {type(error).__name__}: {error}"[:300])
+            else:
+                tried[name] = Tried(each_here, drift)
+        taken, reason = rounding.decide(each, tried, tolerance)
+        found = dataclasses.replace(
+            found,
+            precision=taken,
+            drift=rounding.told(tried),
+            reasons={**found.reasons, "precision": reason},
+        )
+        if taken == "float32":
+            return found
+        self._graph, self.modes = modes[taken]
+        rates = {str(top): top / tried[taken].seconds} if self._device == "GPU" else {}
+        return dataclasses.replace(found, latency={}, rates=rates)  # those were float32's
+
+    def _answers(self, graph: Graph, arrays: list[Array]) -> list[Array]:
+        """Uncompiled; as a `tf.function` where it does not run so."""
+        try:
+            tensors = [to_tensor(array) for array in arrays]
+            return [to_array(tensor) for tensor in graph.call(tensors)]
+        except Exception:
+            return self._in(Modes(graph), "function", arrays)
+
+    def _pace(self, modes: Modes, mode: str, arrays: list[Array]) -> float:
+        self._in(modes, mode, arrays)
+        measure = pace.in_flight if self._device == "GPU" else pace.alone
+        return measure(lambda: self._in(modes, mode, arrays))
+
+    def _check_finite(self, precision: str, drift: Drift) -> None:
+        if drift.largest == math.inf:
+            raise refuse(
+                precision,
+                f"model {self._model.name!r}",
+                f"it gives {drift}; mixed_bfloat16 has the range of float32",
+            )
+
+    def _check_gain(self, int8: float, exact: float, top: int) -> None:
+        if int8 >= exact:
+            raise refuse(
+                "int8",
+                f"model {self._model.name!r}",
+                f"it gains nothing: {int8 * 1e3:.3g} ms for a batch of {top}, where float32 "
+                f"takes {exact * 1e3:.3g} ms",
+            )
+
+    # ── sizes ──────────────────────────────────────────────────────────────────────────────────
+
+    def _sizes(self, unbatched: str, sweep: Sweep) -> tuple[int, ...]:
+        """The smallest and the largest size, as far as they are known before anything is timed."""
+        if unbatched:
+            return (1,)
+        if self._device == "GPU":
+            self._tell("memory at 8 and 16 rows")
+            try:
+                sweep.guess_need(lambda rows: self._run("function", rows))
+            except Exception as error:
+                self._notes.append(f"memory could not be measured: {error}"[:300])
+        if self._model.ladder or self._model.max_batch:
+            wanted = self._model.ladder or (1, self._model.max_batch)
+            sizes = cut(wanted, sweep.need, sweep.limit)
+            if sizes[-1] < wanted[-1]:
+                self.lasting = False  # there may be more memory another time
+                self._notes.append(
+                    f"a batch of {wanted[-1]} rows needs {sweep.need.at(wanted[-1]) >> 20} MB of "
+                    f"the device's memory, of which there are {sweep.limit >> 20} MB: "
+                    f"at most {sizes[-1]} rows"
+                )
+            return sizes[0], sizes[-1]
+        return 1, DEFAULT_BATCH if self._device == "CPU" else sweep.first_top()
+
+    def _top(self) -> int:
+        return self._model.max_batch or DEFAULT_BATCH
+
+    def _why_so_many(self, unbatched: str) -> str:
+        if unbatched:
+            return "rows are not independent"
+        if self._model.ladder or self._model.max_batch:
+            return "the settings say so"
+        return "the default; `penstock tune` measures" if self._device == "CPU" else "not searched"
+
+    def _searched(self, found: Findings, sweep: Sweep) -> Findings:
+        """With the largest batch worth having and a ladder, where they are to be found."""
+        given = bool(self._model.ladder or self._model.max_batch)
+        wanted = self._thorough or (self._device == "GPU" and not given)
+        if not wanted or found.unbatched:
+            return dataclasses.replace(found, searched=self._thorough)
+        assert self.samples is not None
+        known = {int(size): time / 1e9 for size, time in found.latency.items()}
+        each = known | {int(size): int(size) / rate for size, rate in found.rates.items()}
+        until = self._began + _SEARCHING[self._device]
+
+        def run(rows: list[Array]) -> object:
+            return self._run(found.mode, rows)
+
+        try:
+            if self._model.ladder:
+                fitting = cut(self._model.ladder, sweep.need, sweep.limit)
+                for size in fitting:
+                    sweep.measure(run, size)
+                best, why = fitting[-1], "the settings say so"
+            else:
+                most = most_rows(self.samples, self._model.max_batch)
+                result = sweep.search(run, each, most, lambda: time.perf_counter() > until)
+                best, why = result.best, result.why
+                each = {**each, **result.curve.measured}
+        except DoesNotFit as error:
+            self._notes.append(f"sizes were not searched: {error}"[:300])
+            return found
+        latency = known | sweep.latency
+        ladder = () if self._model.ladder or len(latency) < 2 else sweep.ladder(best, known)
+        rates = {str(size): size / seconds for size, seconds in sorted((each | sweep.each).items())}
+        return dataclasses.replace(
+            found,
+            max_batch=best,
+            ladder=list(ladder),
+            latency={str(size): int(s * 1e9) for size, s in sorted(latency.items())},
+            rates=rates,
+            memory=sweep.told_memory(),
+            reasons={
+                **found.reasons,
+                "max_batch": why,
+                "ladder": "the settings say so"
+                if self._model.ladder
+                else "sizes that take a tenth less time than the next larger one",
+            },
+            searched=True,
+        )
+
+    # ── compile modes ──────────────────────────────────────────────────────────────────────────
 
     def _traced(self) -> Any:
         """The graph, traced but not run."""
         try:
-            return self._modes.traced(self._modes.open)
+            return self.modes.traced(self.modes.open)
         except Exception:
             made = next(made_up(self._graph.inputs))
-            return self._modes.traced(shapes_of(made.rows(1)))
+            return self.modes.traced(shapes_of(made.rows(1)))
 
     def _run(self, mode: str, arrays: list[Array]) -> list[Array]:
-        run = self._modes.run(mode, shapes_of(arrays))
+        return self._in(self.modes, mode, arrays)
+
+    @staticmethod
+    def _in(modes: Modes, mode: str, arrays: list[Array]) -> list[Array]:
+        run = modes.run(mode, shapes_of(arrays))
         return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
 
     def _plainly(self, arrays: list[Array]) -> list[Array]:
@@ -137,12 +326,27 @@ class Examination:
         if mode == "auto":
             mode = "frozen"
             try:
-                self._modes.run(mode, self._modes.open)
+                self.modes.run(mode, self.modes.open)
             except Exception as error:
                 mode = "function"
                 self._notes.append(f"it cannot be frozen: {error}"[:300])
         unbatched = "" if self._model.batched else _SAYS_SO
-        return Findings(mode, {}, {}, unbatched, self._notes, measured=False)
+        return self._untried(mode, unbatched)
+
+    def _untried(self, mode: str, unbatched: str) -> Findings:
+        precision = self._model.precision
+        if precision == "auto":
+            self._notes.append("precision: nothing could be measured, so it is float32")
+            precision = "float32"
+        return Findings(
+            mode,
+            unbatched=unbatched,
+            notes=self._notes,
+            measured=False,
+            max_batch=self._top(),
+            precision=precision,
+            searched=self._thorough,
+        )
 
     def _unbatched(self, samples: Samples, tolerance: float) -> str:
         if not self._model.batched:
@@ -179,10 +383,11 @@ class Examination:
         elif operations.has_checks():
             self._notes.append("XLA was not tried: it would drop the model's own checks (Assert)")
         else:
-            deadly = [mode for mode in _TRY_ORDER if entry.deadly(mode)]
-            self.lasting = not deadly
+            order = _TRY_ORDER[self._device]
+            deadly = [mode for mode in order if entry.deadly(mode)]
+            self.lasting = self.lasting and not deadly
             self._notes += [f"{mode} was not tried: workers died of it" for mode in deadly]
-            return tuple(mode for mode in _TRY_ORDER if mode not in deadly)
+            return tuple(mode for mode in order if mode not in deadly)
         return "function", "frozen"
 
     def _choose(
@@ -204,7 +409,8 @@ class Examination:
                 return self._run(mode, arrays)
 
         budget = _BUDGET[self._device] if self._model.compile == "auto" else math.inf
-        rest = (samples, sizes, tolerance, budget, time.perf_counter)
+        in_flight = pace.in_flight if self._device == "GPU" else None
+        rest = (samples, sizes, tolerance, budget, time.perf_counter, in_flight)
         try:
             chooser = Chooser(run, self._plainly, *rest)
         except Exception as error:

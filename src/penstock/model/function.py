@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from penstock.config import DEFAULT_BATCH
 from penstock.errors import ConfigError, InputError, ModelError, ModelLoadError
 from penstock.spec import MAX_TENSORS, ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, encode_strings
@@ -18,6 +19,8 @@ class Runnable(Protocol):
     spec: ModelSpec
     max_batch: int
     batched: bool
+    device: str  # what TensorFlow runs it on, "CPU" or "GPU"; "" for what is not TensorFlow's
+    changed: bool  # whether its facts are others than those that were told
 
     def __call__(self, inputs: Any, rows: int) -> tuple[Signature, list[Array]]:
         """Run on an array or a dict of arrays; returns the outputs with as many rows.
@@ -41,6 +44,9 @@ class Runnable(Protocol):
 class Function:
     """A Python callable. A class is instantiated first: that is where it loads what it needs."""
 
+    device = ""
+    changed = False
+
     def __init__(
         self, target: Any, spec: ModelSpec, max_batch: int, batched: bool, source: str
     ) -> None:
@@ -51,7 +57,7 @@ class Function:
         self._target: Callable[[Any], Any] = target
         self._seen: dict[tuple[np.dtype[Any], tuple[int, ...]], Signature] = {}
         self.spec = spec
-        self.max_batch = max_batch
+        self.max_batch = max_batch or DEFAULT_BATCH
         self.batched = batched
 
     def __call__(self, inputs: Any, rows: int) -> tuple[Signature, list[Array]]:

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.errors import ModelLoadError
 from penstock.spec import Signature
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+def _not_to_be_had(precision: str) -> Graph:
+    raise ModelLoadError(
+        f"precision={precision!r} cannot be had: only a Keras 3 model can be given another one"
+    )
 
 
 @dataclass(frozen=True)
@@ -31,3 +38,4 @@ class Graph:
     keep: object  # whatever must stay alive while `call` is used: the model, its variables
     key: str  # a hash of what was loaded; "" where that cannot be known: then nothing is cached
     stateful: str  # "", or the reason why rows must not be batched
+    at: Callable[[str], Graph] = _not_to_be_had  # the same model in another precision

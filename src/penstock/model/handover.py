@@ -4,10 +4,14 @@ An array of the worker's becomes a tensor that lies where the array lies (DLPack
 use it there: contiguous, writable, and at a multiple of 64 bytes, without which TensorFlow aborts
 the process. Everything else is copied. A tensor's array lies where the tensor lies; so a model that
 returns its input returns the batch buffer itself, to be read before the next batch is gathered.
+
+Memory of a GPU's becomes a tensor likewise (`on_device`). TensorFlow keeps 32-bit integers on the
+host, whatever device uses them, so those are not put there.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -27,8 +31,25 @@ _BFLOAT16 = numpy_dtype("bfloat16")
 _from_dlpack = tf.experimental.dlpack.from_dlpack
 
 
-def to_tensor(array: Array) -> Any:
+class OnDevice:
+    """Rows that lie in a GPU's memory, where whoever made this has put them and keeps them."""
+
+    __slots__ = ("_described", "ndim", "shape", "tensor")
+
+    def __init__(self, tensor: Any, shape: tuple[int, ...], described: Any) -> None:
+        self.tensor = tensor
+        self.shape = shape
+        self.ndim = len(shape)
+        self._described = described  # TensorFlow reads it until the tensor is gone
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+def to_tensor(array: Array | OnDevice) -> Any:
     """A tensor with the array's contents; the array must not change while it is used."""
+    if isinstance(array, OnDevice):
+        return array.tensor
     if shareable(array):
         if array.dtype in _SHARED:
             return _from_dlpack(array.__dlpack__())
@@ -56,3 +77,53 @@ def to_array(tensor: Any) -> Array:
 def dtype_of(name: str) -> Any:
     """TensorFlow's dtype of one of our names."""
     return tf.dtypes.as_dtype(name)
+
+
+# ── a GPU's memory, as DLPack describes it ─────────────────────────────────────────────────────
+
+
+class _Tensor(ctypes.Structure):
+    """`DLManagedTensor` of DLPack 0: where the bytes are, and of which kind."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_number", ctypes.c_int32),
+        ("axes", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_CUDA = 2
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5}
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def stays_on_device(dtype: np.dtype[Any]) -> bool:
+    """Whether TensorFlow uses tensors of this dtype where a GPU has them."""
+    return dtype == _BFLOAT16 or (dtype.kind in _CODES and dtype != np.dtype(np.int32))
+
+
+def on_device(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
+    """A tensor that lies at this place in the memory of the GPU; the caller keeps the memory."""
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    described = _Tensor(
+        data=pointer,
+        device_type=_CUDA,
+        axes=len(shape),
+        code=4 if dtype == _BFLOAT16 else _CODES[dtype.kind],
+        bits=dtype.itemsize * 8,
+        lanes=1,
+        shape=ctypes.addressof(sizes),
+    )
+    tensor = _from_dlpack(_new_capsule(ctypes.addressof(described), b"dltensor", None))
+    return OnDevice(tensor, shape, (described, sizes))

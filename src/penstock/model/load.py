@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +23,16 @@ from penstock.model.source import check_place, is_path, resolve
 from penstock.model.structure import needs_arguments
 
 
-def load(model: Model) -> Runnable:
-    """Find, import and set up a model. Whatever goes wrong becomes a `ModelLoadError`."""
+def load(
+    model: Model, *, thorough: bool = False, tell: Callable[[str], None] = lambda text: None
+) -> Runnable:
+    """Find, import and set up a model. Whatever goes wrong becomes a `ModelLoadError`.
+
+    `thorough`: measure all that `tune` wants to know. `tell` is told how far it is.
+    """
     quieten()
     try:
-        return _load(model)
+        return _load(model, thorough, tell)
     except ModelLoadError as error:
         if error.__cause__ is None or "\0" in str(error):
             raise
@@ -42,7 +49,7 @@ def load(model: Model) -> Runnable:
         tidy()
 
 
-def _load(model: Model) -> Runnable:
+def _load(model: Model, thorough: bool, tell: Callable[[str], None]) -> Runnable:
     found = model.source
     if isinstance(found, str) and is_path(found):
         if not in_memory(found):
@@ -56,10 +63,12 @@ def _load(model: Model) -> Runnable:
     from penstock.model.compiled import Compiled
     from penstock.model.stored import restore
 
-    restored = restore(model, found)
+    restored = None if thorough else restore(model, found)
     if restored is not None:
-        return Compiled(restored[0], model, restored[1])
-    return Compiled(assemble(model, found), model)
+        graph = replace(restored[0], at=lambda precision: assemble(model, found).at(precision))
+        return Compiled(graph, model, restored[1])
+    tell("loading the model")
+    return Compiled(assemble(model, found), model, thorough=thorough, tell=tell)
 
 
 def _made(found: Any) -> Any:

@@ -13,6 +13,9 @@ comes out runs at any size, as fast as if it had been made for that size, and ho
 of them around the one that was traced. Only a graph that cannot be traced with open sizes is traced
 for each size, in every mode.
 
+On a GPU the outputs are copied to the host inside the call: the copy belongs to the batch, and
+fetching it does not wait for the next one.
+
 Functions are called through `StatefulPartitionedCall`: a tenth of what calling the Python object of
 a concrete function costs. That does not compile by XLA what it calls, only what is called inside.
 
@@ -38,6 +41,7 @@ Run = Callable[[list[Any]], list[Any]]
 Shapes = tuple[tuple[int | None, ...], ...]  # of all inputs, with rows as the first axis
 
 _KEPT = 128
+_LANDED = " to host"
 _call = tf.raw_ops.StatefulPartitionedCall
 
 
@@ -50,6 +54,7 @@ class Modes:
         self._lock = threading.RLock()
         self._runs: OrderedDict[tuple[str, Shapes], Bound] = OrderedDict()
         self._traceable_open = frozen is not None
+        self.lands = bool(tf.config.list_logical_devices("GPU"))  # outputs go to the host
         self.needs_sizes = ""  # why the graph cannot be traced with open sizes, if it cannot
         if frozen is not None:
             self._runs["frozen", self.open] = frozen
@@ -57,7 +62,10 @@ class Modes:
     def run(self, mode: str, shapes: Shapes) -> Run:
         """What runs tensors of these shapes in that mode. Raises what TensorFlow raises."""
         with self._lock:
-            return self._bound(mode, shapes if mode.endswith("xla") else self._traceable(shapes))
+            if mode.endswith("xla"):
+                return self._bound(mode, shapes)
+            shapes = self._traceable(shapes)
+            return self._bound(f"{mode}{_LANDED}" if self.lands else mode, shapes)
 
     def traced(self, shapes: Shapes) -> Any:
         """The concrete function of mode `function`, to be looked into."""
@@ -74,11 +82,11 @@ class Modes:
         with self._lock:
             inside = {"frozen-xla": "frozen", "xla": "function"}.get(mode, mode)
             for kind, shapes in list(self._runs):
-                if kind not in (mode, inside):
+                if kind.removesuffix(_LANDED) not in (mode, inside):
                     del self._runs[kind, shapes]
             frozen = self.frozen()
             if inside == "frozen" and frozen is not None and not frozen.rest:
-                self._graph = dataclasses.replace(self._graph, call=_let_go, keep=None)
+                self._graph = dataclasses.replace(self._graph, call=_let_go, keep=None, at=Graph.at)
 
     def _traceable(self, shapes: Shapes) -> Shapes:
         """The shapes to trace with: open, unless that fails."""
@@ -103,6 +111,8 @@ class Modes:
             made = Bound(self._trace(shapes))
         elif mode == "frozen":
             made = _freeze(self._bound("function", shapes).function)
+        elif mode.endswith(_LANDED):
+            made = self._land(self._bound(mode.removesuffix(_LANDED), shapes), shapes)
         else:
             inside = "frozen" if mode == "frozen-xla" else "function"
             made = self._compile(self._bound(inside, self._traceable(shapes)), shapes)
@@ -127,7 +137,14 @@ class Modes:
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def outer(*tensors: Any) -> Any:
-            return compiled(*tensors)
+            return _on_host(compiled(*tensors)) if self.lands else compiled(*tensors)
+
+        return Bound(outer.get_concrete_function(*self._specs(shapes)))
+
+    def _land(self, inner: Bound, shapes: Shapes) -> Bound:
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def outer(*tensors: Any) -> Any:
+            return _on_host(inner(list(tensors)))
 
         return Bound(outer.get_concrete_function(*self._specs(shapes)))
 
@@ -136,6 +153,11 @@ class Modes:
             tf.TensorSpec(shape, dtype_of(tensor.dtype), f"input_{index}")
             for index, (shape, tensor) in enumerate(zip(shapes, self._graph.inputs, strict=True))
         ]
+
+
+def _on_host(tensors: Sequence[Any]) -> list[Any]:
+    with tf.device("/CPU:0"):
+        return [tf.identity(tensor) for tensor in tensors]
 
 
 def _let_go(tensors: list[Any]) -> list[Any]:

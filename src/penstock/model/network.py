@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import ModelLoadError
 from penstock.model.parts import Part, Specs, Tensors, named_specs, trace
+from penstock.model.precision import computing, quantized, refuse
 from penstock.model.runtime import tf
 from penstock.model.structure import flatten, leaves_of, output_names, pack
 
@@ -32,6 +34,27 @@ def network_part(model: Any, declared: Specs | None, what: str) -> Part:
             )
         part = trace(call, inputs, what, like=model.call)
     return Part(part.call, part.inputs, part.outputs, what, model, _state(model))
+
+
+def network_at(model: Any, declared: Specs | None, what: str, precision: str) -> Part:
+    """The model in another precision ("": its own), with answers of the dtypes that it has."""
+    own = network_part(model, declared, what)
+    if not precision:
+        return own
+    if type(model).__module__.startswith("tf_keras") or not hasattr(model, "_flatten_layers"):
+        raise refuse(precision, what, "it is a model of Keras 2, whose layers keep theirs")
+    if precision == "int8":
+        model, precision = quantized(model, what), "float32"
+    with computing(model, precision):
+        part = network_part(model, declared, what)
+
+    def call(tensors: Tensors) -> Tensors:
+        with computing(model, precision):
+            made = part.call(tensors)
+        pairs = zip(made, own.outputs, strict=True)
+        return [tf.cast(x, spec.dtype) if x.dtype != spec.dtype else x for x, spec in pairs]
+
+    return replace(part, call=call, inputs=own.inputs, outputs=own.outputs)
 
 
 def _inference(model: Any) -> Any:

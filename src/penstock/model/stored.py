@@ -14,7 +14,6 @@ import hashlib
 import json
 import logging
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from penstock.config import Model
 from penstock.model.assemble import known_key
 from penstock.model.cache import Entry
 from penstock.model.circumstances import circumstances
-from penstock.model.contents import foreign_names, holds_code
+from penstock.model.contents import keepable
 from penstock.model.graph import Graph
 from penstock.model.handover import dtype_of
 from penstock.model.modes import Bound
@@ -87,19 +86,6 @@ def keep(entry: Entry, model: Model, inputs: Signature, outputs: Signature, boun
         _make_room(path.parent)
     except Exception as error:
         _log.info("cache: %s is not kept: %s", path, error)
-
-
-def keepable(model: Model, found: Any) -> bool:
-    """Whether everything that the model does is in its file."""
-    if not isinstance(found, str) or model.preprocess or model.postprocess:
-        return False
-    if Path(found).is_dir():
-        return True
-    if not zipfile.is_zipfile(found):
-        return False
-    with zipfile.ZipFile(found) as archive:
-        config = json.loads(archive.read("config.json"))
-    return not holds_code(config) and not foreign_names(config)
 
 
 def _path(entry: Entry) -> Path:

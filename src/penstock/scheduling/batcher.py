@@ -57,9 +57,11 @@ class Closed(enum.Enum):
 class Runner(Protocol):
     """What the batcher sees of a worker that is ready.
 
-    `free_at` is when it will probably have finished what it has, `late_at` when it is overdue.
+    `free_at` is when it will probably have finished what it has, `late_at` when it is overdue, and
+    `depth` how many batches it may have: `DEPTH`, or more if it works on several at a time.
     """
 
+    depth: int
     free_at: int
     late_at: int
     alone: bool
@@ -349,7 +351,7 @@ def _freest(runners: Sequence[Runner], kept: Sequence[Runner], now: int) -> Runn
         if (
             runner not in kept
             and not runner.alone
-            and runner.inflight < DEPTH
+            and runner.inflight < runner.depth
             and not _overdue(runner, now)
             and (
                 best is None

@@ -34,8 +34,8 @@ from penstock.spec import Signature
 from penstock.testing.clock import Clock
 from penstock.testing.faults import Faults
 from penstock.transport.tensors import Array, structure
+from penstock.worker.hand import describe
 from penstock.worker.isolate import Answered, outcomes
-from penstock.worker.loop import describe
 
 
 class LocalBatch(NamedTuple):
@@ -71,6 +71,7 @@ class _Runner:
 
     free_at = 0
     late_at = 0
+    depth = 1
     alone = False
     inflight = 0
 

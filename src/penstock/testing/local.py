@@ -193,7 +193,9 @@ class LocalEngine(Client):
             worker = WorkerStatistics(
                 index=0,
                 pid=os.getpid(),
+                device="cpu",
                 state="ready",
+                warm=True,
                 starts=1 + core.deaths,
                 batches=len(core.batches),
                 rows=core.rows_done,

@@ -33,7 +33,7 @@ from penstock.spec import (
     TensorSpec,
 )
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE = 60_000
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
@@ -308,7 +308,17 @@ class Run(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """Every model is loaded and warm; the cards were sent before."""
+    """Every model is loaded and warm; the cards were sent before.
+
+    `hands` is how many batches the worker has in its stages at a time.
+    """
+
+    pid: int
+    hands: int = 1
+
+
+class Warm(NamedTuple):
+    """Nothing is left to warm up: the worker has what it needs of its device."""
 
     pid: int
 
@@ -405,12 +415,13 @@ CODECS: dict[int, _Codec] = {
     41: _codec(UnmapSegment, "II"),
     42: _codec(RunLayout, "IH", "tensors"),
     43: _codec(Run, "QIB", RUN_ITEM),
-    50: _codec(Loaded, "I"),
+    50: _codec(Loaded, "IH"),
     51: _codec(LoadFailed, "B", "text"),
     52: _codec(ItemPart, "QIIIIBQ", descriptors=1),
     53: _codec(ItemFailed, "QIIIB", "text"),
     54: _codec(Ran, "QIIQQQ"),
     55: _codec(ModelFacts, "H", "bytes"),
+    56: _codec(Warm, "I"),
 }
 _TYPE_OF: dict[type[Any], int] = {codec.record: number for number, codec in CODECS.items()}
 

@@ -72,6 +72,7 @@ class Mapping:
         memory = (ctypes.c_ubyte * size).from_address(address)
         weakref.finalize(memory, _unmap, os.getpid(), address, size).atexit = False
         self.size = size
+        self.address: int = address
         self.view = memoryview(memory).cast("B")
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -13,10 +14,13 @@ from pathlib import Path
 
 from penstock import launch
 from penstock.config import Model, from_json
-from penstock.errors import ModelLoadError
+from penstock.devices.limit import limit_tensorflow
+from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.load import load
+from penstock.model.xla_cache import prepare
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
+from penstock.worker.gpu import devices_for
 from penstock.worker.life import follow_engine
 from penstock.worker.loop import Worker, tell_failure
 from penstock.worker.warmup import Ready
@@ -27,16 +31,23 @@ _FAREWELL = 10.0
 def main(arguments: list[str]) -> int:
     """Load the models, say so, run batches."""
     settings, descriptors = launch.read_settings(arguments)
-    models, _, extra = from_json(settings)
+    models, config, extra = from_json(settings)
     faulthandler.enable()
+    logging.basicConfig(
+        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        format=f"%(asctime)s penstock worker {extra['index']}: %(levelname)s: %(message)s",
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     life = follow_engine(descriptors["engine"], Path(extra["socket"]))
     channel = Channel(socket.socket(fileno=descriptors["channel"]))
     sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
     os.environ["PENSTOCK_WORKER"] = str(extra["index"])
+    limit_tensorflow()
+    prepare()
     try:
         loaded = [_load(model) for model in models]
-    except ModelLoadError as error:
+        memory, devices = devices_for([ready.runnable for ready in loaded], config.pinned_memory)
+    except (ModelLoadError, DeviceMemoryError) as error:
         tell_failure(channel, error)
         return 1
     try:
@@ -48,8 +59,8 @@ def main(arguments: list[str]) -> int:
                 if tensors is not None:
                     channel.send(m.encode(m.CardTensors(number, side, tensors)))
             channel.send(ready.facts(number))
-        channel.send(m.encode(m.Loaded(os.getpid())))
-        finished = Worker(channel, loaded).run()
+        channel.send(m.encode(m.Loaded(os.getpid(), len(devices))))
+        finished = Worker(channel, loaded, memory, devices).run()
         if not finished or "tensorflow" in sys.modules:
             _leave()
     except Closed:

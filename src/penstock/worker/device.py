@@ -11,6 +11,7 @@ client has spoilt.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +43,7 @@ class RunLayout(NamedTuple):
     runnable: Runnable
     signature: Signature
     plan: Plan
+    alone: threading.Lock | None = None  # held by the one batch of the model that may be run
 
 
 class Target(NamedTuple):
@@ -64,18 +66,16 @@ IN_SLOT = Placed(0, -1)
 
 
 class Device(Protocol):
-    """What a worker needs of a device. One batch at a time passes through the stages."""
+    """What a worker's hand needs of a device. One batch at a time passes through the stages."""
 
-    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Array], dict[int, str]]:
+    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """The batch's rows, in order; and the items that could not be read, with the reason.
 
         Unreadable items have rows all the same (of whatever was there): they are not answered. The
         arrays are as long as the size that the model runs at; rows that are missing are padded.
         """
 
-    def run(
-        self, layout: RunLayout, arrays: list[Array], rows: int
-    ) -> tuple[Signature, list[Array]]:
+    def run(self, layout: RunLayout, arrays: list[Any], rows: int) -> tuple[Signature, list[Array]]:
         """Run the model on what was gathered; the outputs of the first `rows` rows."""
 
     def scatter(
@@ -91,7 +91,7 @@ class CpuDevice:
         self._memory = memory
         self._buffers: OrderedDict[Signature, list[tuple[Array, memoryview]]] = OrderedDict()
 
-    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Array], dict[int, str]]:
+    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """Copy every item's rows into a buffer that the worker keeps for this signature."""
         rows = sum(item.rows for item in items)
         plan = layout.plan
@@ -119,9 +119,7 @@ class CpuDevice:
                 array[rows:size] = array[:1]
         return [array[:size] for array, _ in buffers], unreadable
 
-    def run(
-        self, layout: RunLayout, arrays: list[Array], rows: int
-    ) -> tuple[Signature, list[Array]]:
+    def run(self, layout: RunLayout, arrays: list[Any], rows: int) -> tuple[Signature, list[Array]]:
         """Call the function with the rows as it expects them."""
         size = len(arrays[0])
         signature, outputs = layout.runnable(structure(layout.signature, arrays), size)

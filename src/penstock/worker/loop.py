@@ -1,45 +1,82 @@
 """A worker's loop: receive, gather, run, scatter, reply.
 
-One batch at a time, in the order of the engine's messages, so that a segment is never unmapped
-under a batch that reads it. The usual batch is answered with a single `Ran`; what did not go the
-usual way (rows that raised, answers that did not fit their slots) is told before it. Between
-batches the loop passes on what warming up has found (`warmup`).
+A worker has one *hand* or several (`hand`), each a thread with a device of its own. They take turns
+at the channel: whoever has the turn receives a batch and gathers its rows, in the order of the
+engine's messages, then gives the turn away and runs the batch. So with several hands the next
+batch is gathered while others are run and scattered, no batch is ever handed from one thread to
+another, and a device's buffers are used again only when the batch that was in them is done.
+
+    hand 1   receive gather │ run · · · · · · · scatter reply
+    hand 2                  │ receive gather │ run · · · · · · · scatter reply
+    hand 3                                   │ receive gather │ …
+
+A segment is never unmapped under a batch that reads it: the engine says so only when it knows the
+answers of all such batches. Between batches the loop passes on what warming up has found
+(`warmup`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
-import time
+import sys
+import threading
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from penstock.errors import InputError, Kind, ModelError
+from penstock.errors import DeviceMemoryError, Kind
+from penstock.model.function import Runnable
 from penstock.spec import Signature
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
 from penstock.transport.layouts import LayoutNumbers
-from penstock.transport.tensors import Array, plan_of
-from penstock.worker.device import IN_SLOT, CpuDevice, Device, Placed, RunLayout, Target
-from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
+from penstock.transport.tensors import plan_of
+from penstock.worker.device import CpuDevice, Device, RunLayout
+from penstock.worker.hand import Hand
 from penstock.worker.memory import MappedSegments
 from penstock.worker.warmup import Ready, WarmUp
 
-_TEXT = 12_000
+_log = logging.getLogger(__name__)
 _PATIENCE = 1.0
+_SWITCH = 0.0005  # seconds that a hand computes in Python while another one wants to
+
+
+class Order(NamedTuple):
+    """A batch that the engine wants to be run."""
+
+    number: int
+    layout: RunLayout
+    items: list[m.RunItem]
 
 
 class Worker:
     """Runs batches until the engine ends, or says so."""
 
-    def __init__(self, channel: Channel, models: list[Ready]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        models: list[Ready],
+        memory: MappedSegments | None = None,
+        devices: Sequence[Device] = (),
+    ) -> None:
+        self.turn = threading.Lock()  # whoever holds it receives and gathers
         self._channel = channel
         self._models = models
-        self._memory = MappedSegments()
-        self._device: Device = CpuDevice(self._memory)
+        self._memory = MappedSegments() if memory is None else memory
+        self._devices = devices or [CpuDevice(self._memory)]
+        several = len(self._devices) > 1
+        self._alone = [
+            None if not several or concurrent(model.runnable) else threading.Lock()
+            for model in models
+        ]
         self._layouts: dict[int, RunLayout] = {}
         self._output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
         self._items: list[m.RunItem] = []
+        self._over = False
+        self._lost: Closed | None = None
+        self._sending = threading.Lock()
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._room = select.poll()
@@ -50,24 +87,59 @@ class Worker:
 
         Returns whether nothing goes on any more in this process: no model is being warmed up.
         """
-        warm_up = WarmUp(self._models)
-        self._poll.register(warm_up, select.POLLIN)
+        self._warm_up = WarmUp(self._models)
+        self._poll.register(self._warm_up, select.POLLIN)
+        first, *others = [Hand(self, device) for device in self._devices]
+        threads = [
+            threading.Thread(target=self._lend, args=(hand,), name=f"penstock-hand-{n}")
+            for n, hand in enumerate(others, 2)
+        ]
+        if threads:
+            sys.setswitchinterval(_SWITCH)
         try:
-            self._serve(warm_up)
+            for thread in threads:
+                thread.start()
+            first.work()
         finally:
-            self._poll.unregister(warm_up)
-            finished = warm_up.close(_PATIENCE)
+            for thread in threads:
+                thread.join()
+            self._poll.unregister(self._warm_up)
+            finished = self._warm_up.close(_PATIENCE)
         return finished
 
-    def _serve(self, warm_up: WarmUp) -> None:
+    def _lend(self, hand: Hand) -> None:
+        """A hand in a thread of its own. What it cannot deal with ends the process."""
+        try:
+            hand.work()
+        except Closed:
+            return
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    # ── messages ───────────────────────────────────────────────────────────────────────────────
+
+    def next_order(self) -> Order | None:
+        """The next batch, or `None` at the end. Only for the hand whose turn it is."""
+        if self._lost is not None:
+            raise self._lost
+        if self._over:
+            return None
+        try:
+            return self._next_order()
+        except Closed as error:
+            self._lost = error
+            raise
+
+    def _next_order(self) -> Order | None:
         while True:
-            data, descriptors = self._receive(warm_up)
+            data, descriptors = self._receive()
             if data[0] == m.RUN:
                 batch, layout, last, items = m.decode_run(data)
                 self._items += items
                 if last:
                     items, self._items = self._items, []
-                    self._batch(batch, self._layouts[layout], items)
+                    return Order(batch, self._layouts[layout], items)
                 continue
             record = m.decode(data)
             if isinstance(record, m.MapSegment):
@@ -80,141 +152,55 @@ class Worker:
                     self._models[record.model].runnable,
                     record.tensors,
                     plan_of(record.tensors),
+                    self._alone[record.model],
                 )
             elif isinstance(record, m.Stop):
-                return
+                self._over = True
+                return None
 
-    def _receive(self, warm_up: WarmUp) -> tuple[bytes, list[int]]:
+    def _receive(self) -> tuple[bytes, list[int]]:
         while True:
             for ready, _ in self._poll.poll():
-                if ready == warm_up.fileno():
-                    for message in warm_up.news():
-                        self._send(message)
+                if ready == self._warm_up.fileno():
+                    for message in self._warm_up.news():
+                        self.send(message)
             received = self._channel.receive()
             if received is not None:
                 return received
 
-    def _send(self, data: bytes, descriptor: int = -1) -> None:
+    def send(self, data: bytes, descriptor: int = -1) -> None:
         """Send; the engine reads whatever happens, so waiting for room is safe here."""
+        with self._sending:
+            self._send(data, descriptor)
+
+    def _send(self, data: bytes, descriptor: int = -1) -> None:
         self._channel.send(data, (descriptor,) if descriptor >= 0 else ())
         while self._channel.wants_write:
             self._room.poll()
             self._channel.flush()
 
-    def _batch(self, number: int, layout: RunLayout, items: list[m.RunItem]) -> None:
-        began = time.monotonic_ns()
-        arrays, unreadable = self._device.gather(layout, items)
-        gathered = time.monotonic_ns()
-        rows = sum(item.rows for item in items)
-        first_try = True
-
-        def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
-            nonlocal first_try
-            if first_try:
-                first_try = False
-                return self._device.run(layout, arrays, rows)
-            return self._run_again(layout, items, start, stop)
-
-        usual = scatter_ns = 0
-        for index in unreadable:
-            error = InputError(f"the input cannot be read: {unreadable[index]}")
-            self._failed(number, index, items[index].start, items[index].rows, error)
-        for outcome in outcomes(run, rows, layout.runnable.batched):
-            ran = time.monotonic_ns()
-            if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
-                usual = self._scatter_all(number, items, outcome)
-            else:
-                self._scatter_part(number, items, outcome, unreadable)
-            scatter_ns += time.monotonic_ns() - ran
-        times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
-        self._send(m.encode_ran(number, usual, len(arrays[0]), *times))
-
-    def _run_again(
-        self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
-    ) -> tuple[Signature, list[Array]]:
-        """Run some rows of a batch, gathered anew: the model may have changed what it was given."""
-        chosen: list[m.RunItem] = []
-        first = 0
-        for item in items:
-            begin, end = max(first, start), min(first + item.rows, stop)
-            if begin < end:
-                chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
-            first += item.rows
-        arrays, _ = self._device.gather(layout, chosen)
-        return self._device.run(layout, arrays, stop - start)
-
-    def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
-        """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
-        layout = self._layout(result.signature)
-        targets: list[Target] = []
-        first = 0
-        for item in items:
-            targets.append(Target(item, item.start, first, item.rows))
-            first += item.rows
-        placed = self._device.scatter(targets, result.signature, result.arrays)
-        if all(place is IN_SLOT for place in placed):
-            return layout
-        for index, (item, place) in enumerate(zip(items, placed, strict=True)):
-            self._part(number, index, item.start, item.rows, layout, place)
-        return 0
-
-    def _scatter_part(
-        self,
-        number: int,
-        items: list[m.RunItem],
-        outcome: Outcome,
-        unreadable: dict[int, str],
-    ) -> None:
-        """What became of some rows of the batch, item by item."""
-        first = 0
-        for index, item in enumerate(items):
-            begin = max(first, outcome.start)
-            end = min(first + item.rows, outcome.start + outcome.rows)
-            start = item.start + begin - first
-            first += item.rows
-            if index in unreadable or (begin >= end and item.rows):
-                continue
-            if isinstance(outcome, Raised):
-                self._failed(number, index, start, end - begin, outcome.error)
-                continue
-            layout = self._layout(outcome.signature)
-            target = Target(item, start, begin - outcome.start, end - begin)
-            placed = self._device.scatter([target], outcome.signature, outcome.arrays)
-            self._part(number, index, start, end - begin, layout, placed[0])
-
-    def _part(
-        self, number: int, index: int, start: int, count: int, layout: int, place: Placed
-    ) -> None:
-        elsewhere = place.descriptor >= 0
-        record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
-        self._send(m.encode(record), place.descriptor)
-        if elsewhere:
-            os.close(place.descriptor)
-
-    def _failed(self, number: int, index: int, start: int, count: int, error: Exception) -> None:
-        self._send(m.encode(m.ItemFailed(number, index, start, count, *describe(error))))
-
-    def _layout(self, signature: Signature) -> int:
-        layout, new = self._output_layouts.number(signature)
-        if new:
-            self._send(m.encode(m.OutputLayout(layout, signature)))
+    def layout_of(self, signature: Signature) -> int:
+        """The number under which the engine knows these outputs."""
+        with self._sending:
+            layout, new = self._output_layouts.number(signature)
+            if new:
+                self._send(m.encode(m.OutputLayout(layout, signature)))
         return layout
 
+    def tell_facts(self, model: int) -> None:
+        """Something about a model is not as it was told."""
+        self.send(self._models[model].facts(model))
 
-def describe(error: Exception) -> tuple[int, str]:
-    """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
-    if isinstance(error, InputError):
-        return Kind.INPUT, str(error)
-    if isinstance(error, ModelError):
-        return Kind.MODEL, str(error)
-    last = "".join(traceback.format_exception_only(error)).strip().replace("\0", "")
-    full = "".join(traceback.format_exception(error)).replace("\0", "")
-    return Kind.MODEL, f"{last[:_TEXT]}\0{full[-_TEXT:]}"
+
+def concurrent(runnable: Runnable) -> bool:
+    """Whether several batches of a model may be run at the same time."""
+    return runnable.device == "GPU" and runnable.batched
 
 
 def tell_failure(channel: Channel, error: Any) -> None:
     """A model could not be loaded: say why, before this process exits."""
+    kind = Kind.DEVICE_MEMORY if isinstance(error, DeviceMemoryError) else Kind.MODEL_LOAD
     try:
-        channel.send(m.encode(m.LoadFailed(Kind.MODEL_LOAD, str(error))))
+        channel.send(m.encode(m.LoadFailed(kind, str(error))))
     except Closed:
         return

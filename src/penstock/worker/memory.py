@@ -23,9 +23,12 @@ class MappedSegments:
         should be read from it cannot be read.
         """
         try:
-            self._mappings[client, number] = segment.Mapping(descriptor, size)
+            mapping = segment.Mapping(descriptor, size)
         except OSError:
             self._unmappable.add((client, number))
+        else:
+            self._mappings[client, number] = mapping
+            self._mapped(mapping)
         finally:
             os.close(descriptor)
 
@@ -34,7 +37,7 @@ class MappedSegments:
         self._unmappable.discard((client, number))
         mapping = self._mappings.pop((client, number), None)
         if mapping is not None:
-            mapping.close()
+            self._unmapped(mapping)
 
     def view(self, client: int, number: int) -> memoryview:
         """A segment's bytes."""
@@ -42,5 +45,18 @@ class MappedSegments:
             return _NOTHING
         return self._mappings[client, number].view
 
+    def address(self, client: int, number: int) -> int:
+        """Where a segment begins; 0 if it could not be mapped."""
+        if (client, number) in self._unmappable:
+            return 0
+        return self._mappings[client, number].address
+
     def __len__(self) -> int:
         return len(self._mappings)
+
+    def _mapped(self, mapping: segment.Mapping) -> None:
+        """A segment is new here."""
+
+    def _unmapped(self, mapping: segment.Mapping) -> None:
+        """A segment is not used any more."""
+        mapping.close()

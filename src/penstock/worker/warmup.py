@@ -70,7 +70,12 @@ class WarmUp:
             except Exception:
                 _log.exception("a model could not be warmed up any further")
                 continue
-            with self._lock:
-                if changed and not self._closing.is_set():
-                    self._news.append(model.facts(number))
-                    os.eventfd_write(self._wake, 1)
+            if changed:
+                self._tell(model.facts(number))
+        self._tell(m.encode(m.Warm(os.getpid())))
+
+    def _tell(self, message: bytes) -> None:
+        with self._lock:
+            if not self._closing.is_set():
+                self._news.append(message)
+                os.eventfd_write(self._wake, 1)

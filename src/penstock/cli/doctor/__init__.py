@@ -5,6 +5,6 @@
 - `machine`: Python, kernel, cores, memory, descriptors, and what the core builds on
 - `places`: the folder of the sockets, the engines in it, the cache
 - `packages`: TensorFlow and its relatives, by what is installed, without importing them
-- `gpus`: NVIDIA's driver and cards
+- `gpus`: NVIDIA's driver and cards, who uses them, to whom their memory is promised
 - `deep`: TensorFlow itself, in a process of its own
 """

@@ -58,6 +58,7 @@ def _all(deep: bool, folder: str, as_json: bool) -> Iterator[Finding]:
     yield from places.findings(folder)
     cards = gpus.cards()
     yield from gpus.findings(cards)
+    yield from gpus.sharing(cards)
     yield from packages.findings(len(cards.cards))
     if deep and importlib.util.find_spec("tensorflow"):
         with spinner("TensorFlow is imported", not as_json):

@@ -1,18 +1,25 @@
 """NVIDIA's driver and cards: asked through NVML, else read from /proc, else from nvidia-smi.
 
-None of them starts CUDA, so looking takes no memory of a card.
+None of them starts CUDA, so looking takes no memory of a card. `sharing` says who has the cards'
+memory, and to whom it is promised; that NVML alone can tell.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import psutil
 
 from penstock.cli.doctor.finding import Finding, note, ok, problem
+from penstock.devices import ledger, mps
+from penstock.devices.cards import Card, Survey, amount, survey
+from penstock.devices.room import Room, reckon
+from penstock.errors import PenstockError
 
 _OLDEST_DRIVER = 525  # the first for CUDA 12
 _NVIDIA = "0x10de"
@@ -73,25 +80,69 @@ def findings(found: Cards) -> list[Finding]:
     return told
 
 
+def sharing(found: Cards, told: Survey | None = None) -> Iterator[Finding]:
+    """Who uses the cards, what is promised, what is left, and whether they can be used together."""
+    told = told or survey()
+    if not told.driver:
+        if found.driver:
+            yield note(
+                "nvml",
+                f"{told.reason}: Penstock takes no GPU that it cannot ask",
+                "pip install nvidia-ml-py (penstock[gpu] brings it)",
+            )
+        return
+    try:
+        rooms = reckon(told.cards, ledger.promises())
+    except (OSError, PenstockError) as error:
+        yield problem("gpu ledger", str(error), f"look at {ledger.place()}, or set PENSTOCK_LEDGER")
+        rooms = reckon(told.cards, [])
+    for room in rooms:
+        yield _memory(room)
+    if told.cards:
+        runs = mps.running()
+        yield ok(
+            "mps", "runs: workers may share a card" if runs else "does not run: one worker a card"
+        )
+    if len({card.name for card in told.cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") is None:
+        yield note(
+            "gpu numbers",
+            "different cards: CUDA counts the fastest first, Penstock (gpu:N) by the PCI bus",
+            "export CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both agree",
+        )
+
+
+def _memory(room: Room) -> Finding:
+    users = [
+        f"{_who(pid)} {amount(size or 0) if size else 'unknown'}"
+        for pid, size in room.card.processes
+    ]
+    given = [
+        f"{amount(promise.size)} promised to process {promise.pid} ({promise.purpose})"
+        for promise in room.promises
+    ]
+    told = "; ".join(
+        [f"{amount(room.left)} left", *given, f"used by {', '.join(users) or 'nobody'}"]
+    )
+    name = f"gpu {room.card.index} memory"
+    if room.left < room.card.total // 20:
+        return note(name, told, "whoever starts there now is refused: end somebody, or wait")
+    return ok(name, told)
+
+
+def _who(pid: int) -> str:
+    try:
+        return f"{psutil.Process(pid).name()} ({pid})"
+    except psutil.Error:
+        return f"process {pid}"
+
+
 def _from_nvml() -> Cards:
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # not installed, no driver, a driver that does not fit: others may know
-        return Cards("", [])
-    try:
-        found: list[str] = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            name = _text(nvml.nvmlDeviceGetName(handle))
-            free, total = memory.free / 2**30, memory.total / 2**30
-            found.append(f"{name}, {free:.1f} of {total:.1f} GB free")
-        return Cards(_text(nvml.nvmlSystemGetDriverVersion()), found)
-    except nvml.NVMLError:
-        return Cards("", [])
-    finally:
-        nvml.nvmlShutdown()
+    told = survey()
+    return Cards(told.driver, [_words(card) for card in told.cards])
+
+
+def _words(card: Card) -> str:
+    return f"{card.name}, {card.free / 2**30:.1f} of {card.total / 2**30:.1f} GB free, {card.uuid}"
 
 
 def _from_proc(place: Path = Path("/proc/driver/nvidia")) -> Cards:
@@ -133,7 +184,3 @@ def _on_the_bus(place: Path = Path("/sys/bus/pci/devices")) -> int:
             continue
         count += vendor == _NVIDIA and kind.startswith(_DISPLAY)
     return count
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,68 @@
+"""The goals of the GPU benchmark, beside what was found. They are meant for one H200."""
+
+from typing import Any
+
+from benchmarks.core.goals import Verdict, verdict
+from benchmarks.gpu.results import Results
+from benchmarks.gpu.tight import FAILED
+
+FLAT_MB = 32.0  # what allocators may keep more
+
+
+def verdicts(results: Results, precision: str) -> list[Verdict]:
+    """Every goal with what is known of it."""
+    limit, bare = results.limit(precision), results.bare_ms(precision, 1)
+    crowd, few, one, array, soak = (
+        _only(results, part) for part in ("crowd", "few", "one", "array", "soak")
+    )
+    few_rate, few_p50 = few.get("images_per_s"), few.get("p50_ms")
+    tried = results.rows("tight")
+    failed = sum(row["details"]["outcome"] == FAILED for row in tried) if tried else None
+    soaked = soak.get("details", {})
+    return [
+        verdict(
+            "crowd, against the limit",
+            "times",
+            _ratio(crowd.get("images_per_s"), limit),
+            "≥",
+            0.90,
+            0.97,
+        ),
+        verdict("few", "images/s", few_rate, "≥", 4_500, 6_500),
+        verdict("few, p50", "ms", few_p50, "≤", 3.5, 2.4),
+        verdict(
+            "one, p50 against the bare call",
+            "times",
+            _ratio(one.get("p50_ms"), bare),
+            "≤",
+            1.3,
+            1.15,
+        ),
+        verdict(
+            "array, against the limit",
+            "times",
+            _ratio(array.get("images_per_s"), limit),
+            "≥",
+            0.85,
+            0.95,
+        ),
+        verdict("tight: neither answered nor refused", "engines", failed, "≤", 0, None),
+        verdict("soak: answered rightly", "million", _millions(soaked.get("rows")), "≥", 5, None),
+        *(
+            verdict(f"soak: growth, {name}", "MB", _millions(more), "≤", FLAT_MB, None)
+            for name, more in soaked.get("grown_bytes", {}).items()
+        ),
+    ]
+
+
+def _only(results: Results, part: str) -> dict[str, Any]:
+    rows = results.rows(part)
+    return rows[0] if rows else {}
+
+
+def _ratio(figure: float | None, other: float | None) -> float | None:
+    return figure / other if figure and other else None
+
+
+def _millions(number: int | None) -> float | None:
+    return None if number is None else number / 1e6

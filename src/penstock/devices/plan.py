@@ -1,0 +1,244 @@
+"""What models need of a card's memory, and what fits where: arithmetic, before anything starts.
+
+A worker needs, in bytes::
+
+    overhead                  CUDA's context and libraries, once for the process
+    + weights                 of every model
+    + buffers_per_row × rows  of every model: what batches are gathered into
+    + fixed + per_row × rows  of one model, the hungriest: batches run one after another
+
+The peak of a batch is linear in its rows, so two small batches tell what a large one takes (`fit`).
+A model that was never measured has at least the weights in its file (`estimate`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.devices.cards import amount
+from penstock.devices.limit import OVERHEAD
+from penstock.devices.room import Room
+from penstock.errors import DeviceMemoryError
+
+MOST_ROWS = 65_536
+_WITH_OPTIMIZER = 3  # Adam keeps two numbers beside each weight, and files may hold them
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a model takes of a card, in bytes. `measured`: false where that is a lower bound."""
+
+    weights: int
+    fixed: int = 0
+    per_row: int = 0
+    buffers_per_row: int = 0
+    overhead: int = OVERHEAD
+    measured: bool = True
+
+    def at(self, rows: int) -> int:
+        """In a worker of its own, with batches of at most so many rows."""
+        return worker_need({"": self}, {"": rows})
+
+
+def fit(points: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """`(fixed, per_row)`: the line through peaks in bytes at batches of some rows.
+
+    Its slope is that of the least squares, never below 0, and no peak that was seen is above it.
+    Sizes far apart tell more: 16 and 64 rather than 16 and 17.
+    """
+    if not points:
+        raise ValueError("no point to fit a line to")
+    count = len(points)
+    mean_rows = sum(rows for rows, _ in points) / count
+    mean_peak = sum(peak for _, peak in points) / count
+    spread = sum((rows - mean_rows) ** 2 for rows, _ in points)
+    slope = (
+        sum((rows - mean_rows) * (peak - mean_peak) for rows, peak in points) / spread
+        if spread
+        else max(peak / max(rows, 1) for rows, peak in points)  # one size: no constant is known
+    )
+    per_row = max(0, -int(-slope // 1))
+    fixed = max(0, *(peak - per_row * rows for rows, peak in points))
+    return fixed, per_row
+
+
+def measured(points: Sequence[tuple[int, int]], weights: int, buffers_per_row: int = 0) -> Need:
+    """A need from peaks that were measured, weights and all."""
+    fixed, per_row = fit(points)
+    return Need(weights, max(0, fixed - weights), per_row, buffers_per_row)
+
+
+def largest_batch(need: Need, limit: int, most: int = MOST_ROWS) -> int:
+    """The largest batch of a worker with this share of a card; 0: not even one row."""
+    return _batches({"": need}, {"": most}, limit)[""]
+
+
+def worker_need(needs: Mapping[str, Need], rows: Mapping[str, int]) -> int:
+    """What a worker with these models takes at these batch sizes."""
+    return (
+        max((need.overhead for need in needs.values()), default=0)
+        + sum(need.weights + need.buffers_per_row * rows[name] for name, need in needs.items())
+        + max((need.fixed + need.per_row * rows[name] for name, need in needs.items()), default=0)
+    )
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A card: each model's largest batch on it (0: no room), and how many such workers fit."""
+
+    room: Room
+    share: int  # what a worker with these batches takes
+    batches: Mapping[str, int]
+    replicas: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What fits where. `require` refuses what does not."""
+
+    needs: Mapping[str, Need]
+    fits: tuple[Fit, ...]
+
+    def require(self) -> None:
+        """Raise `DeviceMemoryError`, with the numbers, if a card has no room for the models."""
+        short = [each for each in self.fits if not each.replicas]
+        if short:
+            least = worker_need(self.needs, dict.fromkeys(self.needs, 1))
+            verb = "needs" if len(self.needs) == 1 else "together need"
+            told = "; ".join(str(each.room) for each in short)
+            raise DeviceMemoryError(
+                f"{', '.join(self.needs)} {verb} {self._about()}{amount(least)} of a GPU's memory "
+                f"to run one row ({self._parts()}); {told}"
+            )
+
+    def table(self) -> str:
+        """For people: a line for each card and model."""
+        lines = [
+            ("card", "left", "model", "weights", "a row", "largest batch", "worker", "workers")
+        ]
+        for each in self.fits:
+            for name, need in self.needs.items():
+                rows = each.batches[name]
+                lines.append(
+                    (
+                        each.room.card.label,
+                        amount(each.room.left),
+                        name,
+                        amount(need.weights),
+                        _fine(need.per_row + need.buffers_per_row) if need.measured else "?",
+                        (f"{rows:,}" if need.measured else "?") if rows else "no room",
+                        ("" if need.measured else "≥ ") + amount(each.share),
+                        str(each.replicas),
+                    )
+                )
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                text.ljust(width) if at in (0, 2) else text.rjust(width)
+                for at, (text, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+    def _about(self) -> str:
+        return "" if all(need.measured for need in self.needs.values()) else "at least "
+
+    def _parts(self) -> str:
+        overhead = max(need.overhead for need in self.needs.values())
+        models = ", ".join(
+            f"{name}: weights {amount(need.weights)}, a row {_fine(need.per_row)}"
+            for name, need in self.needs.items()
+        )
+        return f"CUDA and its libraries {amount(overhead)}; {models}"
+
+
+def plan(
+    needs: Mapping[str, Need],
+    rooms: Sequence[Room],
+    most: Mapping[str, int] | None = None,
+    limit: int = 0,
+) -> MemoryPlan:
+    """What fits on these cards, one worker with every model on each.
+
+    `most` is the largest batch that is wanted of a model, `limit` the most that a worker may take
+    (0: what is left of its card).
+    """
+    wanted = {name: (most or {}).get(name) or MOST_ROWS for name in needs}
+    return MemoryPlan(dict(needs), tuple(_on(room, needs, wanted, limit) for room in rooms))
+
+
+def _on(room: Room, needs: Mapping[str, Need], wanted: Mapping[str, int], limit: int) -> Fit:
+    left = min(room.left, limit or room.left)
+    rows = _batches(needs, wanted, left)
+    if not all(rows.values()):
+        return Fit(room, worker_need(needs, dict.fromkeys(needs, 1)), rows, 0)
+    share = worker_need(needs, rows)
+    return Fit(room, share, rows, room.left // share if share else 1)
+
+
+def _batches(needs: Mapping[str, Need], wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """The largest batches that fit together: the hungriest is halved until they do, then each
+    gets what is left. All 0 where not even single rows fit."""
+    rows = dict(wanted)
+    while worker_need(needs, rows) > limit:
+        large = [name for name in needs if rows[name] > 1]
+        if not large:
+            return dict.fromkeys(needs, 0)
+        hungriest = max(
+            large,
+            key=lambda name: (needs[name].per_row + needs[name].buffers_per_row) * rows[name],
+        )
+        rows[hungriest] //= 2
+    for name in needs:
+        low, high = rows[name], wanted[name]
+        while low < high:
+            middle = (low + high + 1) // 2
+            if worker_need(needs, {**rows, name: middle}) <= limit:
+                low = middle
+            else:
+                high = middle - 1
+        rows[name] = low
+    return rows
+
+
+def estimate(path: str | os.PathLike[str]) -> Need:
+    """At least what a model takes that was never measured, from the weights in its file or folder.
+
+    A file that may also hold an optimizer's state counts a third. What is no model's file, such as
+    a function, counts nothing.
+    """
+    place = Path(path)
+    weights = 0
+    try:
+        if place.is_dir():
+            stored = sum(file.stat().st_size for file in place.glob("variables/variables.data-*"))
+            weights = stored // _WITH_OPTIMIZER
+        elif place.suffix == ".keras":
+            weights = _in_archive(place)
+        elif place.suffix in (".h5", ".hdf5"):
+            weights = place.stat().st_size // _WITH_OPTIMIZER
+    except (OSError, ValueError, zipfile.BadZipFile):
+        pass  # whoever loads it says what is wrong with it
+    return Need(weights, measured=False)
+
+
+def _in_archive(place: Path) -> int:
+    with zipfile.ZipFile(place) as archive:
+        stored = sum(
+            entry.file_size
+            for entry in archive.infolist()
+            if entry.filename.endswith(".weights.h5")
+        )
+        names = archive.namelist()
+        config = json.loads(archive.read("config.json")) if "config.json" in names else {}
+    compiled = bool(config.get("compile_config"))
+    return stored // (_WITH_OPTIMIZER if compiled else 1)
+
+
+def _fine(count: int) -> str:
+    return f"{count / 2**20:.1f} MB" if count < 10 << 20 else amount(count)

@@ -1,0 +1,99 @@
+"""Where this engine's workers run: a device each, and on a GPU a share of its memory.
+
+Before a worker starts, its share is taken from the ledger that all of a user's processes keep
+(`penstock.devices`): what the settings say, or all that is left of the card. When everything is
+loaded and warm, what was not needed is given back. Models that cannot fit are refused here, with
+the numbers, before anything is started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.config import EngineConfig, Model
+from penstock.devices import cards, ledger
+from penstock.devices.cards import amount
+from penstock.devices.choose import Placement, resolve
+from penstock.devices.ledger import Share
+from penstock.devices.plan import Need, estimate, plan
+
+_log = logging.getLogger(__name__)
+_SPARE = 256 << 20  # bytes, and a tenth: what a worker may still take after it is warm
+
+
+class Places:
+    """One for each worker. Raises `ConfigError` or `DeviceMemoryError` for what cannot be."""
+
+    def __init__(self, models: Sequence[Model], config: EngineConfig) -> None:
+        self._automatic = not config.gpu_memory
+        self._places = resolve(config.devices, config.workers)
+        self._shares: list[Share | None] = []
+        needs = {model.name: _need(model) for model in models}
+        try:
+            for number, place in enumerate(self._places):
+                share = None
+                if place.on_gpu:
+                    share = self._take(place, needs, config, self._places[number:].count(place))
+                self._shares.append(share)
+        except BaseException:
+            self.release()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def label(self, index: int) -> str:
+        """The worker's device, for people."""
+        return self._places[index].name
+
+    def environment(self, index: int) -> dict[str, str]:
+        """What to set for the worker's process."""
+        share = self._shares[index]
+        memory = 0 if share is None else share.promise.size
+        return replace(self._places[index], memory=memory).environment()
+
+    def numbers(self, index: int) -> str:
+        """The worker's share of its device, for an error; "" on a CPU."""
+        share = self._shares[index]
+        if share is None:
+            return ""
+        return f"it had {amount(share.promise.size)} of {self.label(index)}"
+
+    def settle(self, index: int, pid: int) -> None:
+        """The worker has taken what it needs: give back the rest."""
+        share = self._shares[index]
+        if share is None or not self._automatic:
+            return
+        taken = dict(
+            use
+            for card in cards.survey().cards
+            if card.uuid == share.promise.card
+            for use in card.processes
+        ).get(pid)
+        if taken is None:
+            return
+        wanted = taken + taken // 10 + _SPARE
+        share.change(size=min(wanted, share.promise.size), used=taken)
+        _log.info("worker %d holds %s of %s", index, amount(taken), self.label(index))
+
+    def release(self) -> None:
+        """The workers are gone."""
+        for share in self._shares:
+            if share is not None:
+                share.release()
+        self._shares = [None] * len(self._places)
+
+    def _take(
+        self, place: Placement, needs: dict[str, Need], config: EngineConfig, sharing: int
+    ) -> Share:
+        """A share for a worker that is one of `sharing` on this card that have none yet."""
+        rooms = [room for room in ledger.rooms() if room.card.uuid == place.device]
+        plan(needs, rooms, limit=config.gpu_memory).require()
+        size = config.gpu_memory or (rooms[0].left // sharing if rooms and sharing > 1 else None)
+        return ledger.take(size, f"engine {config.name}", card=place.device)
+
+
+def _need(model: Model) -> Need:
+    return estimate(model.source) if isinstance(model.source, str) else Need(0, measured=False)

@@ -1,0 +1,49 @@
+"""How fast calls follow each other: alone, or with the next one on its way, as a worker has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+IN_FLIGHT = 2
+_ENOUGH = 0.4  # seconds of measuring one size
+_FEWEST = 3
+
+
+def alone(call: Callable[[], object], enough: float = 0.25, most: int = 1000) -> float:
+    """Seconds that a call takes, waiting for its result: the shortest of several.
+
+    What disturbs a measurement only makes it longer.
+    """
+    times: list[float] = []
+    until = time.perf_counter() + enough
+    while len(times) < _FEWEST or (time.perf_counter() < until and len(times) < most):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def in_flight(call: Callable[[], object], calls: int = IN_FLIGHT, enough: float = _ENOUGH) -> float:
+    """Seconds from one call to the next when so many threads make them. Raises what they raise."""
+    done: list[int] = [0] * calls
+    errors: list[Exception] = []
+    began = time.perf_counter()
+
+    def repeat(number: int) -> None:
+        try:
+            while not errors and (done[number] < _FEWEST or time.perf_counter() < began + enough):
+                call()
+                done[number] += 1
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=repeat, args=(number,)) for number in range(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return (time.perf_counter() - began) / sum(done)

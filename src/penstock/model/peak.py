@@ -1,0 +1,131 @@
+"""How much of a device's memory a batch takes: measured at a few sizes, a straight line else.
+
+TensorFlow's own allocator is asked, so what CUDA and its libraries take outside of it is not in
+these figures. On CPUs there is nothing to ask, and everything fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.devices.cards import usable_cards
+from penstock.devices.plan import fit
+
+ROOM = 0.92  # of the limit: memory is handed out in pieces, which do not always fit together
+
+
+class Memory(Protocol):
+    """What is known of a device's memory."""
+
+    def limit(self) -> int:
+        """Bytes that TensorFlow may take there; 0 where that is not known."""
+
+    def held(self) -> int:
+        """Bytes that are taken now: weights, mostly."""
+
+    def forget(self) -> None:
+        """From here on the peak is another one."""
+
+    def peak(self) -> int:
+        """The most bytes that were taken at a time since then; 0 where that is not known."""
+
+
+class NoMemory:
+    """A device that nobody can ask."""
+
+    def limit(self) -> int:
+        return 0
+
+    def held(self) -> int:
+        return 0
+
+    def forget(self) -> None:
+        pass
+
+    def peak(self) -> int:
+        return 0
+
+
+class GpuMemory:
+    """The first GPU that TensorFlow sees here: a worker sees one."""
+
+    def __init__(self, tensorflow: Any) -> None:
+        self._config = tensorflow.config
+
+    def limit(self) -> int:
+        gpu = self._config.list_physical_devices("GPU")[0]
+        configured = self._config.get_logical_device_configuration(gpu) or []
+        limits = [place.memory_limit for place in configured if place.memory_limit]
+        return int(limits[0]) << 20 if limits else _free_memory() + self.held()
+
+    def held(self) -> int:
+        return int(self._info()["current"])
+
+    def forget(self) -> None:
+        self._config.experimental.reset_memory_stats("GPU:0")
+
+    def peak(self) -> int:
+        return int(self._info()["peak"])
+
+    def _info(self) -> Any:
+        return self._config.experimental.get_memory_info("GPU:0")
+
+
+def memory_of(device: str) -> Memory:
+    """Of what TensorFlow runs on: "CPU" or "GPU"."""
+    if device != "GPU":
+        return NoMemory()
+    from penstock.model.runtime import tf
+
+    return GpuMemory(tf)
+
+
+def _free_memory() -> int:
+    """What no process has taken of the GPU that this one sees; 0 where that cannot be found out.
+
+    Where TensorFlow grows as it needs, that is what it can still take. Where it has taken all at
+    once, this is less than it has: too small a figure is the safe one.
+    """
+    cards = usable_cards()
+    return cards[0].free if cards else 0
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a batch needs at its peak: some always, some for each row."""
+
+    fixed: int
+    per_row: int
+
+    @staticmethod
+    def told(memory: Mapping[str, Any]) -> Need:
+        """As findings keep it."""
+        return Need(int(memory["fixed"]), int(memory["per_row"])) if memory else NOTHING
+
+    def at(self, size: int) -> int:
+        """For so many rows."""
+        return self.fixed + self.per_row * size
+
+    def fits(self, size: int, limit: int) -> bool:
+        """Whether so many rows fit; a limit that is not known (0) fits all."""
+        return limit <= 0 or self.at(size) <= ROOM * limit
+
+
+NOTHING = Need(0, 0)
+
+
+def fitted(peaks: Mapping[int, int]) -> Need:
+    """The line through what was measured, or above it; nothing where that is not known."""
+    points = [(size, peak) for size, peak in sorted(peaks.items()) if peak > 0]
+    return Need(*fit(points)) if points else NOTHING
+
+
+def cut(ladder: Sequence[int], need: Need, limit: int) -> tuple[int, ...]:
+    """The sizes of a ladder that fit, and the largest that does in place of those that do not."""
+    if need.fits(ladder[-1], limit):
+        return tuple(ladder)
+    room = int(ROOM * limit) - need.fixed
+    largest = max(room // need.per_row if need.per_row else 0, 1)
+    return (*(size for size in ladder if size < largest), largest)

@@ -1,0 +1,62 @@
+"""What `tune` has found out about a model, looked up without TensorFlow.
+
+Only for models that are all in their files, as with stored graphs: for others, only loading tells
+whether they have changed. What is here counts as long as the findings that it tells of are there,
+so deleting those deletes this too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from penstock.config import Model
+from penstock.model import digest, machine
+from penstock.model.cache import Entry
+from penstock.model.contents import keepable
+
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+_PACKAGES = ("penstock", *_TENSORFLOW, "keras", "tf_keras", "keras_hub")
+_IMMATERIAL = ("source", "name", "weight", "pad")
+
+
+def entry_of(model: Model, device: str) -> Entry:
+    """Where the plan of this model on this device ("cpu", or a card's UUID) is kept.
+
+    An entry that keeps nothing, where nothing can be known of the model.
+    """
+    try:
+        known = keepable(model, model.source) and not model.sample
+        return Entry(_key(model, device) if known else {})
+    except (OSError, ValueError, KeyError):
+        return Entry({})
+
+
+def known_plan(entry: Entry) -> dict[str, Any]:
+    """The plan, as JSON has it; `{}` where there is none, or its findings are gone."""
+    data = entry.read()
+    if data is None or not Path(str(data.get("findings", ""))).is_file():
+        return {}
+    plan = data.get("plan")
+    return plan if isinstance(plan, dict) else {}
+
+
+def known_memory(model: Model, device: str) -> dict[str, Any]:
+    """What a model needs of a card's memory: held, fixed, per_row; `{}` where that is not known."""
+    memory = known_plan(entry_of(model, device)).get("memory")
+    return memory if isinstance(memory, dict) else {}
+
+
+def _key(model: Model, device: str) -> dict[str, Any]:
+    place = Path(model.source)
+    content = digest.folder_digest(place) if place.is_dir() else digest.file_digest(place)
+    settings = dataclasses.asdict(model)
+    return {
+        "plan": content,
+        "settings": {name: settings[name] for name in settings if name not in _IMMATERIAL},
+        "device": [device, machine.processor(), str(len(os.sched_getaffinity(0)))],
+        "versions": [*map(machine.version, _PACKAGES), platform.python_version()],
+    }

@@ -1,0 +1,195 @@
+"""A GPU's stages: rows are gathered by its copy engine, straight from the clients' memory.
+
+Rows of a batch go into a buffer on the device, which TensorFlow sees through DLPack: no byte passes
+through the CPU if its segment is pinned (`pinning`). Neighbouring slots of one client are copied by
+one call. The copies are done before the model is called, and the answers are back on the host when
+the call returns (`model.modes`), so nothing here depends on the order of TensorFlow's streams. The
+buffers belong to one hand (`loop`): they are filled again only after its batch was answered.
+
+What TensorFlow keeps on the host in any case goes the way of the CPU's device: strings, 32-bit
+integers, and everything for a model that is not TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.model.function import Runnable
+from penstock.spec import Signature
+from penstock.transport.messages import RunItem
+from penstock.transport.tensors import ALIGNMENT, align
+from penstock.worker.cuda import Cuda
+from penstock.worker.device import CpuDevice, Device, RunLayout
+from penstock.worker.memory import MappedSegments
+from penstock.worker.pinning import PinnedSegments
+
+_log = logging.getLogger(__name__)
+HANDS = 3  # one gathers, two keep the device busy
+_WORTH_JOINING = 3  # rows; describing a joined copy takes as long as two single ones
+
+
+class Buffer(NamedTuple):
+    """Device memory for one input of a batch, and the tensors that lie in it, by size."""
+
+    pointer: int
+    capacity: int  # rows
+    row_bytes: int
+    tensors: dict[int, Any]
+
+
+class GpuDevice(CpuDevice):
+    """One hand's part of the GPU that this worker has."""
+
+    def __init__(self, memory: MappedSegments, cuda: Cuda) -> None:
+        super().__init__(memory)
+        self._cuda = cuda
+        self._stream = cuda.stream()
+        self._resident: OrderedDict[Signature, list[Buffer]] = OrderedDict()
+
+    def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
+        """Let the copy engine bring the rows together; returns when they are all there."""
+        rows = sum(item.rows for item in items)
+        if rows == 0 or not resident(layout):
+            return super().gather(layout, items)
+        self._cuda.enter()
+        size = layout.runnable.padded(rows)
+        buffers = self._resident_for(layout, size)
+        unreadable: dict[int, str] = {}
+        for number, buffer in enumerate(buffers):
+            self._upload(layout, items, number, buffer, unreadable)
+            self._repeat_first(buffer, rows, size)
+        self._cuda.wait(self._stream)
+        return [
+            self._tensor(layout, n, buffer, size) for n, buffer in enumerate(buffers)
+        ], unreadable
+
+    def _upload(
+        self,
+        layout: RunLayout,
+        items: list[RunItem],
+        number: int,
+        buffer: Buffer,
+        unreadable: dict[int, str],
+    ) -> None:
+        """One input of every item; runs of single rows at equal distances by one copy."""
+        each = buffer.row_bytes
+        before = [row_bytes for *_, row_bytes in layout.plan.fixed[:number]]
+        target = buffer.pointer
+        address_of = self._memory.address
+        run_source = run_target = run_pitch = run_rows = 0
+        last = -1
+        for index, item in enumerate(items):
+            address = address_of(item.client, item.segment)
+            length = item.rows * each
+            if not address:
+                unreadable[index] = "its memory could not be mapped"
+                target += length
+                continue
+            at = item.offset + item.start * each
+            for row_bytes in before:
+                at += align(item.total * row_bytes)
+            source = address + at
+            segment = item.client << 32 | item.segment
+            if item.rows == 1 and segment == last and run_rows and source > run_source:
+                pitch = source - run_source - (run_rows - 1) * run_pitch
+                if run_rows == 1 or pitch == run_pitch:
+                    run_pitch = pitch
+                    run_rows += 1
+                    target += length
+                    continue
+            if run_rows:
+                self._copy_run(run_target, run_source, run_pitch, each, run_rows)
+                run_rows = 0
+            if item.rows == 1:
+                run_source, run_target, run_rows, last = source, target, 1, segment
+            else:
+                self._cuda.upload(target, source, length, self._stream)
+            target += length
+        if run_rows:
+            self._copy_run(run_target, run_source, run_pitch, each, run_rows)
+
+    def _copy_run(self, target: int, source: int, pitch: int, each: int, rows: int) -> None:
+        if rows >= _WORTH_JOINING:
+            self._cuda.upload_rows(target, source, pitch, each, rows, self._stream)
+            return
+        for row in range(rows):
+            self._cuda.upload(target + row * each, source + row * pitch, each, self._stream)
+
+    def _repeat_first(self, buffer: Buffer, rows: int, size: int) -> None:
+        """Fill up to `size` with the first row, doubling what there is of it."""
+        each, begin = buffer.row_bytes, buffer.pointer + rows * buffer.row_bytes
+        done, missing = 0, size - rows
+        while done < missing:
+            count = min(max(done, 1), missing - done)
+            source = begin if done else buffer.pointer
+            self._cuda.duplicate(begin + done * each, source, count * each, self._stream)
+            done += count
+
+    def _resident_for(self, layout: RunLayout, size: int) -> list[Buffer]:
+        kept = self._resident.get(layout.signature)
+        if kept is not None and kept[0].capacity >= size:
+            self._resident.move_to_end(layout.signature)
+            return kept
+        if kept is not None:
+            self._free(self._resident.pop(layout.signature))
+        while len(self._resident) >= _most(layout.runnable):
+            self._free(self._resident.popitem(last=False)[1])
+        capacity = max(size, min(layout.runnable.max_batch, 2 * size))
+        buffers = [
+            Buffer(self._cuda.allocate(max(capacity * each, ALIGNMENT)), capacity, each, {})
+            for *_, each in layout.plan.fixed
+        ]
+        self._resident[layout.signature] = buffers
+        return buffers
+
+    def _free(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            buffer.tensors.clear()
+            self._cuda.free(buffer.pointer)
+
+    def _tensor(self, layout: RunLayout, number: int, buffer: Buffer, size: int) -> Any:
+        tensor = buffer.tensors.get(size)
+        if tensor is None:
+            from penstock.model.handover import on_device
+
+            _, dtype, shape, _ = layout.plan.fixed[number]
+            tensor = buffer.tensors[size] = on_device(buffer.pointer, (size, *shape), dtype)
+        return tensor
+
+
+def resident(layout: RunLayout) -> bool:
+    """Whether a batch of these rows is gathered on the device."""
+    if layout.runnable.device != "GPU" or layout.plan.strings:
+        return False
+    from penstock.model.handover import stays_on_device
+
+    return all(each > 0 and stays_on_device(dtype) for _, dtype, _, each in layout.plan.fixed)
+
+
+def _most(runnable: Runnable) -> int:
+    """How many signatures have buffers at a time: one, unless rows come in several shapes."""
+    shapes = [tensor.shape for tensor in runnable.spec.inputs or ()]
+    return 8 if any(None in shape for shape in shapes) else 4
+
+
+def devices_for(
+    runnables: Sequence[Runnable], pinned_memory: int
+) -> tuple[MappedSegments, list[Device]]:
+    """Where a worker with these models keeps clients' memory, and a device for each hand."""
+    if all(runnable.device != "GPU" for runnable in runnables):
+        memory = MappedSegments()
+        return memory, [CpuDevice(memory)]
+    try:
+        cuda = Cuda()
+    except ImportError:
+        _log.warning(
+            "cuda-bindings is not installed: rows pass through the CPU on their way to the GPU. "
+            "pip install 'penstock[gpu]'"
+        )
+        memory = MappedSegments()
+        return memory, [CpuDevice(memory) for _ in range(HANDS)]
+    memory = PinnedSegments(cuda, pinned_memory)
+    return memory, [GpuDevice(memory, cuda) for _ in range(HANDS)]

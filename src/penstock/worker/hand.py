@@ -1,0 +1,173 @@
+"""One batch after the other through the stages of a device.
+
+The usual batch is answered with a single `Ran`; what did not go the usual way (rows that raised,
+answers that did not fit their slots) is told before it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DeviceMemoryError, InputError, Kind, ModelError
+from penstock.spec import Signature
+from penstock.transport import messages as m
+from penstock.transport.tensors import Array
+from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target
+from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
+
+if TYPE_CHECKING:
+    from penstock.worker.loop import Order, Worker
+
+_TEXT = 12_000
+
+Gathered = tuple[list[Any], dict[int, str]]
+
+
+class Hand:
+    """A thread's own device, and the worker that it is a hand of."""
+
+    def __init__(self, worker: Worker, device: Device) -> None:
+        self._worker = worker
+        self._device = device
+
+    def work(self) -> None:
+        """Take orders until there are no more."""
+        worker = self._worker
+        while True:
+            with worker.turn:
+                order = worker.next_order()
+                if order is None:
+                    return
+                began = time.monotonic_ns()
+                gathered = self._gather(order)
+                alone = order.layout.alone
+                if alone is not None:
+                    alone.acquire()  # before others have their turn: such batches keep their order
+            try:
+                self._batch(order, gathered, began)
+            finally:
+                if alone is not None:
+                    alone.release()
+
+    def _gather(self, order: Order) -> Gathered | DeviceMemoryError:
+        try:
+            return self._device.gather(order.layout, order.items)
+        except DeviceMemoryError as error:
+            return error  # then it is not run as a whole, only in parts
+
+    def _batch(self, order: Order, whole: Gathered | DeviceMemoryError, began: int) -> None:
+        number, layout, items = order
+        gathered = time.monotonic_ns()
+        rows = sum(item.rows for item in items)
+        size, unreadable = rows, {}
+        if not isinstance(whole, DeviceMemoryError):
+            size, unreadable = len(whole[0][0]), whole[1]
+        first_try = True
+
+        def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
+            nonlocal first_try
+            if first_try:
+                first_try = False
+                if isinstance(whole, DeviceMemoryError):
+                    raise whole
+                return self._device.run(layout, whole[0], rows)
+            return self._run_again(layout, items, start, stop)
+
+        usual = scatter_ns = 0
+        for index in unreadable:
+            error = InputError(f"the input cannot be read: {unreadable[index]}")
+            self._failed(number, index, items[index].start, items[index].rows, error)
+        for outcome in outcomes(run, rows, layout.runnable.batched):
+            ran = time.monotonic_ns()
+            if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
+                usual = self._scatter_all(number, items, outcome)
+            else:
+                self._scatter_part(number, items, outcome, unreadable)
+            scatter_ns += time.monotonic_ns() - ran
+        if layout.runnable.changed:
+            layout.runnable.changed = False
+            self._worker.tell_facts(layout.model)
+        times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
+        self._worker.send(m.encode_ran(number, usual, size, *times))
+
+    def _run_again(
+        self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
+    ) -> tuple[Signature, list[Array]]:
+        """Run some rows of a batch, gathered anew: the model may have changed what it was given."""
+        chosen: list[m.RunItem] = []
+        first = 0
+        for item in items:
+            begin, end = max(first, start), min(first + item.rows, stop)
+            if begin < end:
+                chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
+            first += item.rows
+        arrays, _ = self._device.gather(layout, chosen)
+        return self._device.run(layout, arrays, stop - start)
+
+    def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
+        """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
+        layout = self._worker.layout_of(result.signature)
+        targets: list[Target] = []
+        first = 0
+        for item in items:
+            targets.append(Target(item, item.start, first, item.rows))
+            first += item.rows
+        placed = self._device.scatter(targets, result.signature, result.arrays)
+        if all(place is IN_SLOT for place in placed):
+            return layout
+        for index, (item, place) in enumerate(zip(items, placed, strict=True)):
+            self._part(number, index, item.start, item.rows, layout, place)
+        return 0
+
+    def _scatter_part(
+        self,
+        number: int,
+        items: list[m.RunItem],
+        outcome: Outcome,
+        unreadable: dict[int, str],
+    ) -> None:
+        """What became of some rows of the batch, item by item."""
+        first = 0
+        for index, item in enumerate(items):
+            begin = max(first, outcome.start)
+            end = min(first + item.rows, outcome.start + outcome.rows)
+            start = item.start + begin - first
+            first += item.rows
+            if index in unreadable or (begin >= end and item.rows):
+                continue
+            if isinstance(outcome, Raised):
+                self._failed(number, index, start, end - begin, outcome.error)
+                continue
+            layout = self._worker.layout_of(outcome.signature)
+            target = Target(item, start, begin - outcome.start, end - begin)
+            placed = self._device.scatter([target], outcome.signature, outcome.arrays)
+            self._part(number, index, start, end - begin, layout, placed[0])
+
+    def _part(
+        self, number: int, index: int, start: int, count: int, layout: int, place: Placed
+    ) -> None:
+        elsewhere = place.descriptor >= 0
+        record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
+        self._worker.send(m.encode(record), place.descriptor)
+        if elsewhere:
+            os.close(place.descriptor)
+
+    def _failed(self, number: int, index: int, start: int, count: int, error: Exception) -> None:
+        record = m.ItemFailed(number, index, start, count, *describe(error))
+        self._worker.send(m.encode(record))
+
+
+def describe(error: Exception) -> tuple[int, str]:
+    """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
+    if isinstance(error, InputError):
+        return Kind.INPUT, str(error)
+    if isinstance(error, ModelError):
+        return Kind.MODEL, str(error)
+    if isinstance(error, DeviceMemoryError):
+        return Kind.DEVICE_MEMORY, str(error)
+    last = "".join(traceback.format_exception_only(error)).strip().replace("\0", "")
+    full = "".join(traceback.format_exception(error)).replace("\0", "")
+    return Kind.MODEL, f"{last[:_TEXT]}\0{full[-_TEXT:]}"

@@ -1,0 +1,54 @@
+"""`penstock doctor` on a machine with (made-up) cards: who uses them, and what is promised."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from penstock.cli.doctor import gpus
+from penstock.cli.doctor.finding import Status
+from penstock.devices import ledger, mps
+from tests.devices.conftest import GB, machine  # noqa: F401
+
+
+def test_cards_users_and_promises(machine, monkeypatch) -> None:  # noqa: F811
+    me = os.getpid()
+    machine.set(
+        {"uuid": "GPU-a", "used": 3 * GB, "processes": [[me, 2 * GB], [1 << 24, None]]},
+        {"uuid": "GPU-b", "name": "Full", "used": 16 * GB - 1},
+    )
+    share = ledger.take(6 * GB, "train.py", card="GPU-a")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "doctor", "--json"], capture_output=True, text=True
+    )
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    share.release()
+    assert found["driver"]["text"] == "570.1"
+    assert found["gpu 0"]["text"] == "Fake, 13.0 of 16.0 GB free, GPU-a"
+    first = found["gpu 0 memory"]
+    assert first["status"] == "ok"
+    assert first["text"].startswith(f"9.0 GB left; 6.0 GB promised to process {me} (train.py)")
+    assert f"({me}) 2.0 GB, process {1 << 24} unknown" in first["text"]
+    assert found["gpu 1 memory"]["status"] == "note"
+    assert found["mps"]["text"].startswith("does not run" if not mps.running() else "runs")
+    assert found["gpu numbers"]["status"] == "note"
+    assert list(machine.ledger.glob("*.promise")) == []
+
+
+def test_a_driver_without_nvml(machine, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (told,) = gpus.sharing(gpus.Cards("570.1", ["H200"]))
+    assert told.status is Status.NOTE
+    assert "nvidia-ml-py is not installed" in told.text
+    assert list(gpus.sharing(gpus.Cards("", []))) == []
+
+
+def test_a_ledger_that_cannot_be_read(machine) -> None:  # noqa: F811
+    ledger.take(GB, "test").release()
+    (machine.ledger / "lock").unlink()
+    (machine.ledger / "lock").mkdir()
+    told = {finding.name: finding for finding in gpus.sharing(gpus.cards())}
+    assert told["gpu ledger"].status is Status.PROBLEM
+    assert told["gpu 0 memory"].status is Status.OK
