@@ -22,13 +22,14 @@ def checksum() -> Any:
 
 
 def hungry() -> Any:
-    """A model whose peak grows by 64 MB with each row."""
+    """A model that takes as much memory as its rows ask for: no measurement tells beforehand."""
     import tensorflow as tf
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 4096], tf.float32)])  # type: ignore[misc]
+    @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32)])  # type: ignore[misc]
     def run(x: Any) -> Any:
-        grid = x[:, :, None] * x[:, None, :]
-        return tf.reduce_sum(tf.sort(grid, axis=2), axis=2)[:, :8]
+        wanted = tf.cast(tf.maximum(tf.reduce_max(x[:, 0]), 1.0), tf.int32)
+        ones = tf.fill([tf.shape(x)[0], wanted * (1 << 20)], 1.0)
+        return tf.reduce_sum(x, axis=1) + tf.reduce_min(tf.cumsum(ones, axis=1), axis=1) - 1.0
 
     return run
 

@@ -1,0 +1,215 @@
+"""Arrays: in memory, in `.npy` files and in `.npz` archives, mapped wherever they can be.
+
+Rows are views: nothing is read before it is used, and nothing is copied unless asked. A member of
+an `.npz` that is stored and not compressed lies in the file as an `.npy` does, and is mapped too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from penstock.data.chunk import Array, Chunk
+from penstock.data.features import Features, chosen, native, spec_of
+from penstock.data.files import is_local, open_binary
+from penstock.data.joined import ROW_KEY, Block, check_key, key_array
+from penstock.data.source import Source, bounds, chunk_of, digest
+from penstock.errors import InputError
+from penstock.spec import Signature
+
+
+class Arrays(Source):
+    """One array, or several of as many rows, in memory."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        columns: Sequence[str] | None = None,
+        key: str | None = None,
+    ) -> None:
+        every = {str(name): _loaded(array) for name, array in arrays.items()}
+        names = chosen(list(every), columns, "the dict of arrays")
+        self._arrays = {name: every[name] for name in names}
+        if not self._arrays:
+            raise InputError("expected at least one array, got an empty dict")
+        self._signature = tuple(spec_of(array, name) for name, array in self._arrays.items())
+        counts = {name: len(array) for name, array in self._arrays.items()}
+        self._rows = _same_rows(counts, "the arrays")
+        self._keys: Array = np.arange(self._rows)
+        if key not in (None, ROW_KEY):
+            check_key(key or "", tuple(spec_of(array, name) for name, array in every.items()))
+            self._keys = key_array(every[key or ""])
+
+    @property
+    def rows(self) -> int:
+        """As many as every array has."""
+        return self._rows
+
+    @property
+    def signature(self) -> Signature:
+        """What the arrays are."""
+        return self._signature
+
+    def read(self, start: int, stop: int, out: Mapping[str, Array] | None = None) -> Chunk:
+        """Views of the arrays."""
+        start, stop = bounds(start, stop, self._rows)
+        columns = {name: array[start:stop] for name, array in self._arrays.items()}
+        return chunk_of(start, columns, self._keys[start:stop], {}, out)
+
+    def fingerprint(self) -> str:
+        """Of every byte: there is no time of writing to go by."""
+        return digest(
+            self._signature,
+            self._rows,
+            *(_content(array) for array in (*self._arrays.values(), self._keys)),
+        )
+
+
+class ArrayFile:
+    """One `.npy` or `.npz` file, as a `Reader`."""
+
+    def __init__(self, path: str, columns: Sequence[str] | None, features: Features) -> None:
+        arrays = _open_archive(path) if path.endswith(".npz") else {"": open_npy(path)}
+        self._arrays = {name: arrays[name] for name in chosen(list(arrays), columns, path)}
+        empty = {name: array.rows(0, 0) for name, array in self._arrays.items()}
+        self.signature: Signature = tuple(spec_of(array, name) for name, array in empty.items())
+        counts = {name: len(array) for name, array in self._arrays.items()}
+        self.rows = _same_rows(counts, path)
+
+    def read(self, start: int, stop: int, names: Sequence[str]) -> Block:
+        """Views of the mapped file."""
+        return {name: native(self._arrays[name].rows(start, stop)) for name in names}, {}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in a file, mapped anew for every read: that costs microseconds, and in between
+    neither a descriptor nor memory is held, however many files there are."""
+
+    path: str
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, start: int, stop: int) -> Array:
+        """A read-only view."""
+        shape = (stop - start, *self.shape[1:])
+        if 0 in shape:
+            return np.empty(shape, self.dtype)
+        try:
+            if self.fortran:
+                whole = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, "F")
+                return whole[start:stop]
+            skipped = start * self.dtype.itemsize * math.prod(shape[1:])
+            return np.memmap(self.path, self.dtype, "r", self.offset + skipped, shape)
+        except ValueError as error:
+            raise InputError(f"{self.path} is shorter than it was ({error})") from None
+
+
+@dataclass(frozen=True)
+class Held:
+    """An array that had to be read as a whole."""
+
+    array: Array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def rows(self, start: int, stop: int) -> Array:
+        """A view."""
+        return self.array[start:stop]
+
+
+def _loaded(value: Any) -> Array:
+    array = native(np.asarray(value))
+    if array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.ravel()[:100]):
+        raise InputError("expected an array of numbers or texts, got one of objects")
+    return array
+
+
+def _same_rows(counts: Mapping[str, int], where: str) -> int:
+    if len(set(counts.values())) > 1:
+        raise InputError(f"{where}: expected as many rows in every array, got {dict(counts)}")
+    return next(iter(counts.values()), 0)
+
+
+def _content(array: Array) -> str:
+    whole = hashlib.sha256()
+    step = max(1, (16 << 20) // max(array[:1].nbytes, 1))
+    for at in range(0, len(array), step):
+        block = array[at : at + step]
+        texts = block.dtype == object
+        whole.update(repr(block.tolist()).encode() if texts else np.ascontiguousarray(block).data)
+    return whole.hexdigest()
+
+
+def open_npy(path: str) -> Stored | Held:
+    """The array in a file; of a local one only where it lies."""
+    try:
+        with open_binary(path) as file:
+            if is_local(path):
+                return _stored(path, file)
+            return _held(np.lib.format.read_array(file, allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path}: expected a .npy file ({error})") from None
+
+
+def _open_archive(path: str) -> dict[str, Stored | Held]:
+    try:
+        with open_binary(path) as file, zipfile.ZipFile(file) as archive:
+            arrays = {
+                info.filename.removesuffix(".npy"): _member(path, archive, info)
+                for info in archive.infolist()
+            }
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: expected a .npz file ({error})") from None
+    if not arrays:
+        raise InputError(f"{path} holds no arrays")
+    return {"": next(iter(arrays.values()))} if len(arrays) == 1 else arrays
+
+
+def _member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored | Held:
+    if info.compress_type != zipfile.ZIP_STORED or not is_local(path):
+        with archive.open(info) as member:
+            return _held(np.lib.format.read_array(member, allow_pickle=False))
+    with open(path, "rb") as file:
+        file.seek(info.header_offset + 26)  # of the lengths of the name and of what follows it
+        name, extra = struct.unpack("<HH", file.read(4))
+        file.seek(name + extra, os.SEEK_CUR)
+        return _stored(path, file)
+
+
+def _stored(path: str, file: IO[bytes]) -> Stored:
+    """The array whose header begins where the file stands."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+        version, np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects, which are not opened")
+    if not shape:
+        raise ValueError("expected rows along the first axis, got a scalar")
+    array = Stored(path, file.tell(), dtype, shape, fortran)
+    end = array.offset + dtype.itemsize * math.prod(shape)
+    if end > os.path.getsize(path):
+        raise ValueError(f"it ends before its last row: expected {end} bytes")
+    return array
+
+
+def _held(array: Array) -> Held:
+    if array.ndim == 0:
+        raise ValueError("expected rows along the first axis, got a scalar")
+    return Held(array)

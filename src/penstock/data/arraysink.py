@@ -1,0 +1,82 @@
+"""`.npy`: one column, ready to be mapped. Keys have no place in it; write them beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from penstock.data.arrays import open_npy
+from penstock.data.chunk import Array
+from penstock.data.sinks import Sink
+from penstock.errors import InputError
+
+_BLOCK_BYTES = 16 << 20
+
+
+class NpySink(Sink):
+    """One array. Texts get the width of the longest one."""
+
+    suffix = ".npy"
+    keeps_keys = False
+
+    def _write(self, file: IO[bytes], columns: dict[str, Array]) -> None:
+        if len(columns) != 1:
+            raise InputError(
+                f".npy files hold one column, got {', '.join(columns)}: choose one, "
+                "or write Parquet"
+            )
+        array = _storable(next(iter(columns.values())))
+        _header(file, array.dtype, array.shape)
+        for block in _blocks(array):
+            file.write(block.tobytes())
+
+    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+        """One header and all rows."""
+        if not parts:
+            raise InputError("expected at least one part to join")
+        arrays = [open_npy(part) for part in parts]
+        kinds = [array.rows(0, 0) for array in arrays if len(array)] or [arrays[0].rows(0, 0)]
+        dtype, shape = np.result_type(*(kind.dtype for kind in kinds)), kinds[0].shape[1:]
+        for part, array in zip(parts, arrays, strict=True):
+            kind = array.rows(0, 0)
+            if len(array) and (kind.shape[1:] != shape or kind.dtype.kind != dtype.kind):
+                raise InputError(
+                    f"{part}: expected rows {dtype} {shape}, got {kind.dtype} {kind.shape[1:]}"
+                )
+        _header(file, dtype, (sum(map(len, arrays)), *shape))
+        for array in arrays:
+            for block in _blocks(array.rows(0, len(array))):
+                file.write(block.astype(dtype).tobytes())
+
+
+def _storable(array: Array) -> Array:
+    if array.dtype.kind == "V":
+        return array.astype(np.float32)  # bfloat16 and its like: numpy alone cannot read them
+    if array.dtype.kind != "O":
+        return array
+    items = array.ravel().tolist()
+    kinds = {type(item) for item in items} or {str}
+    if kinds not in ({str}, {bytes}):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputError(f".npy: expected numbers, or only str or only bytes, got {names}")
+    found: Array = np.array(items, np.str_ if kinds == {str} else np.bytes_).reshape(array.shape)
+    if found.ravel().tolist() != items:
+        raise InputError(".npy: a text ends in a nul, which numpy drops; write Parquet")
+    return found
+
+
+def _header(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    description = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": shape,
+    }
+    np.lib.format.write_array_header_1_0(file, description)
+
+
+def _blocks(array: Array) -> Iterator[Array]:
+    step = max(1, _BLOCK_BYTES // max(array[:1].nbytes, 1))
+    for at in range(0, len(array), step):
+        yield np.ascontiguousarray(array[at : at + step])

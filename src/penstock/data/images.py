@@ -1,0 +1,178 @@
+"""Encoded images to arrays: decode, turn upright, convert, resize. Through Pillow.
+
+`Decoded` does this to a column of bytes of any source: files, Parquet, TFRecord. An image that
+does not decode is a failed row.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.data.chunk import Array, Chunk, Fault
+from penstock.data.extras import need
+from penstock.data.source import Source, chunk_of, digest
+from penstock.errors import ConfigError, InputError
+from penstock.spec import STRING, Signature, TensorSpec
+
+_CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
+_RESAMPLE = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+_FIT = ("stretch", "crop", "pad")
+_FORMATS = ("JPEG", "PNG", "WEBP")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """How images become rows of one shape.
+
+    `size` is (height, width), or one number for both. `fit`: "stretch" to it; "crop" the middle,
+    keeping the proportions; or "pad" with black. Transparency is dropped unless `mode` is "RGBA".
+    `draft` lets the JPEG decoder shrink by a power of two as it decodes, never below `size`: faster
+    on large photographs, and not the same pixels.
+    """
+
+    size: Any
+    mode: str = "RGB"
+    resample: str = "bilinear"
+    fit: str = "stretch"
+    draft: bool = False
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if type(self.size) is int else self.size
+        size = tuple(size) if isinstance(size, (list, tuple)) else ()
+        if len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+            raise ConfigError(f"size: expected (height, width) in pixels, got {self.size!r}")
+        object.__setattr__(self, "size", size)
+        _one_of("mode", self.mode, tuple(_CHANNELS))
+        _one_of("resample", self.resample, _RESAMPLE)
+        _one_of("fit", self.fit, _FIT)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What a row is."""
+        return TensorSpec("uint8", (*self.size, _CHANNELS[self.mode]))
+
+    def decode(self, data: bytes) -> Array | Fault:
+        """The pixels, or why there are none."""
+        if not data:
+            return Fault("decode", "the image has no bytes")
+        pillow = need("PIL.Image", "decoding images")
+        try:
+            with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:
+                return self._upright(image)
+        except pillow.UnidentifiedImageError:
+            return Fault("decode", f"neither JPEG, PNG nor WebP; it begins with {data[:12]!r}")
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a broken file makes a decoder raise
+            return Fault("decode", f"{type(error).__name__}: {error}")
+
+    def _upright(self, image: Any) -> Array:
+        pillow = need("PIL.Image", "decoding images")
+        operations = need("PIL.ImageOps", "decoding images")
+        height, width = self.size
+        if self.draft and image.format == "JPEG":
+            longest = max(height, width)  # it may lie on its side
+            image.draft(None, (longest, longest))
+        image.load()
+        image = _converted(operations.exif_transpose(image), self.mode)
+        method = pillow.Resampling[self.resample.upper()]
+        if image.size != (width, height):
+            if self.fit == "stretch":
+                image = image.resize((width, height), method)
+            elif self.fit == "crop":
+                image = operations.fit(image, (width, height), method)
+            else:
+                image = operations.pad(image, (width, height), method)
+        return np.asarray(image, np.uint8).reshape(self.spec.sizes)
+
+
+class Decoded(Source):
+    """A source with a column of encoded images, decoded."""
+
+    decodes = True
+
+    def __init__(self, source: Source, decoder: Decoder, column: str = "") -> None:
+        specs = {spec.name: spec for spec in source.signature}
+        if column not in specs or specs[column].dtype != STRING or specs[column].shape:
+            shown = {name: str(spec) for name, spec in specs.items()}
+            raise InputError(f"expected a column {column!r} of encoded images, got {shown}")
+        self._source, self._decoder, self._column = source, decoder, column
+        self.seekable = source.seekable
+
+    @property
+    def rows(self) -> int | None:
+        """The source's."""
+        return self._source.rows
+
+    @property
+    def signature(self) -> Signature:
+        """The source's, with pixels in place of bytes."""
+        spec = self._decoder.spec
+        pixels = TensorSpec(spec.dtype, spec.shape, self._column)
+        return tuple(
+            pixels if spec.name == self._column else spec for spec in self._source.signature
+        )
+
+    def read(self, start: int, stop: int, out: Mapping[str, Array] | None = None) -> Chunk:
+        """Decode these images, straight into `out` where it is given."""
+        chunk = self._source.read(start, stop)
+        failures = {failure.row - chunk.start: failure for failure in chunk.failures}
+        faults = {row: Fault(failure.kind, failure.message) for row, failure in failures.items()}
+        given = (out or {}).get(self._column)
+        spec = self._decoder.spec
+        pixels = np.empty((len(chunk), *spec.sizes), np.uint8) if given is None else given
+        for row, data in enumerate(chunk.columns[self._column]):
+            found = Fault("", "") if row in faults else self._decoder.decode(data)
+            if isinstance(found, Fault):
+                faults.setdefault(row, found)
+                pixels[row] = 0
+            else:
+                pixels[row] = found
+        columns = {**chunk.columns, self._column: pixels[: len(chunk)]}
+        again = chunk_of(chunk.start, columns, chunk.keys, faults, out)
+        named = {failure.row: failure for failure in chunk.failures}
+        return Chunk(
+            again.start,
+            again.columns,
+            again.keys,
+            tuple(named.get(failure.row, failure) for failure in again.failures),
+        )
+
+    def column(self, name: str) -> Array:
+        """The source's, where it need not be decoded."""
+        return super().column(name) if name == self._column else self._source.column(name)
+
+    def costs(self) -> Array | None:
+        """The source's."""
+        return self._source.costs()
+
+    def fingerprint(self) -> str:
+        """The source's, and how it is decoded."""
+        return digest(
+            self._source.fingerprint(), self._column, sorted(asdict(self._decoder).items())
+        )
+
+    def close(self) -> None:
+        """Close what lies below."""
+        self._source.close()
+
+
+def _converted(image: Any, mode: str) -> Any:
+    if image.mode == mode:
+        return image
+    if image.mode.startswith("I;16"):  # sixteen bits of grey: the upper eight
+        pillow = need("PIL.Image", "decoding images")
+        image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("P", "PA", "LA", "La") or "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _one_of(name: str, value: str, possible: tuple[str, ...]) -> None:
+    if value not in possible:
+        raise ConfigError(f"{name}: expected one of {', '.join(possible)}; got {value!r}")

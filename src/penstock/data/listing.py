@@ -1,0 +1,161 @@
+"""Which files are meant: a file, a folder, a pattern, a list of these, or `@list.txt`.
+
+Folders and patterns are sorted the natural way (`img2` before `img10`), in the same order on every
+machine; a list keeps its own. What begins with a dot is hidden and left out, unless it is named.
+Names stay as they were typed, because they become keys; `path` says where to find them.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from penstock.data.chunk import Array
+from penstock.data.files import (
+    Facts,
+    absolute,
+    blocks,
+    facts,
+    facts_of_info,
+    file_system,
+    is_local,
+    plain,
+)
+from penstock.data.source import digest
+from penstock.errors import InputError
+
+_NUMBERS = re.compile(r"(\d+)")
+Found = tuple[str, Facts]
+
+
+class Listing:
+    """Files in their order, with what is known of each. Compact: there may be millions."""
+
+    def __init__(self, found: Sequence[Found], base: str) -> None:
+        self.base = base
+        self.names = [name for name, _ in found]
+        self.sizes: Array = np.array([entry.size for _, entry in found], np.int64)
+        self._stamps = digest("\0".join(entry.stamp for _, entry in found))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> str:
+        """Where a file lies, from any folder."""
+        return absolute(self.names[index], self.base)
+
+    def fingerprint(self) -> str:
+        """Changes with a name, a size or a time of writing."""
+        return digest("\0".join(self.names), self.sizes.tobytes(), self._stamps)
+
+
+def list_files(
+    what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    wanted: Callable[[str], bool],
+    base: str = "",
+) -> Listing:
+    """The files that are meant. `wanted` picks, by name, among those that were not named."""
+    base = base or os.getcwd()
+    items = [what] if isinstance(what, (str, os.PathLike)) else list(what)
+    found = [entry for item in items for entry in _expand(plain(os.fspath(item)), wanted, base)]
+    return Listing(found, base)
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """The key of the natural order: numbers by their size, folders before what they hold."""
+    parts: list[str | int] = []
+    for step in name.split("/"):
+        pieces = _NUMBERS.split(step)
+        parts += [piece if index % 2 == 0 else int(piece) for index, piece in enumerate(pieces)]
+        parts.append(-1)  # texts and numbers take turns throughout, so that keys can be compared
+    return parts, name
+
+
+def _expand(item: str, wanted: Callable[[str], bool], base: str) -> Iterator[Found]:
+    if item.startswith("@"):
+        yield from _from_list(item[1:], wanted, base)
+    elif is_local(item):
+        yield from _local(item, wanted, base)
+    else:
+        yield from _remote(item, wanted)
+
+
+def _from_list(path: str, wanted: Callable[[str], bool], base: str) -> Iterator[Found]:
+    try:
+        text = b"".join(blocks(absolute(path, base))).decode()
+    except OSError as error:
+        raise InputError(f"there is no list {path} ({error.strerror or error})") from None
+    for line in text.splitlines():
+        if line.strip():
+            yield from _expand(plain(line.strip()), wanted, base)
+
+
+def _local(item: str, wanted: Callable[[str], bool], base: str) -> Iterator[Found]:
+    path = absolute(item, base)
+    if os.path.isdir(path):
+        found = [(os.path.join(item, name), entry) for name, entry in _walk(path, "", wanted)]
+        yield from sorted(found, key=lambda entry: natural(entry[0]))
+    elif not os.path.exists(path) and glob.has_magic(item):
+        names = glob.glob(item, root_dir=base, recursive=True)
+        names = [name for name in set(names) if not os.path.isdir(absolute(name, base))]
+        for name in sorted(names, key=natural):
+            yield name, _facts(name, base)
+    else:
+        yield item, _facts(item, base)
+
+
+def _facts(name: str, base: str) -> Facts:
+    path = absolute(name, base)
+    try:
+        return facts(path)
+    except FileNotFoundError:
+        what = "a link to nothing" if os.path.islink(path) else "no file or folder"
+        raise InputError(f"there is {what} at {name}") from None
+
+
+def _walk(
+    folder: str, prefix: str, wanted: Callable[[str], bool], above: tuple[str, ...] = ()
+) -> Iterator[Found]:
+    real = os.path.realpath(folder)
+    if real in above:  # a link back to where we come from
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            name = prefix + entry.name
+            if entry.is_dir():
+                yield from _walk(entry.path, name + "/", wanted, (*above, real))
+            elif wanted(entry.name):
+                yield name, _facts(entry.path, "")
+
+
+def _remote(item: str, wanted: Callable[[str], bool]) -> Iterator[Found]:
+    system, inner = file_system(item)
+    system.invalidate_cache()  # what it remembers of its folders may be long gone
+    named = False
+    if glob.has_magic(item):
+        infos = system.glob(inner, detail=True)
+    elif system.isdir(inner):
+        infos = system.find(inner, detail=True)
+        named = True
+    else:
+        try:
+            yield item, facts_of_info(system.info(inner))
+        except FileNotFoundError:
+            raise InputError(f"there is no file or folder at {item}") from None
+        return
+    scheme = item.partition("://")[0] + "://"
+    root = inner.rstrip("/") + "/"
+    found = []
+    for path, info in infos.items():
+        below = path.removeprefix(root) if named else Path(path).name
+        hidden = any(step.startswith(".") for step in below.split("/"))
+        if info["type"] == "file" and not hidden and (not named or wanted(path)):
+            found.append((system.unstrip_protocol(path) or scheme + path, facts_of_info(info)))
+    yield from sorted(found, key=lambda entry: natural(entry[0]))

@@ -1,0 +1,181 @@
+"""Parquet and Arrow, written so that the same rows give the same bytes.
+
+Joined files have row groups (record batches) of a size that follows from the columns alone, about
+64 MB, whatever the parts were.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from penstock.data.arrow import from_array
+from penstock.data.chunk import Array
+from penstock.data.extras import need
+from penstock.data.files import is_local, open_binary
+from penstock.data.sinks import Sink
+from penstock.errors import ConfigError, InputError
+
+GROUP_BYTES = 64 << 20
+_TEXT_BYTES = 64  # what a text is taken to be
+
+
+class _TableSink(Sink):
+    def _write(self, file: IO[bytes], columns: dict[str, Array]) -> None:
+        arrow = need("pyarrow", self.suffix)
+        table = arrow.table({name: from_array(array, name) for name, array in columns.items()})
+        self._write_tables(file, iter([table]), table.schema)
+
+    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+        """Cut anew into groups of one size."""
+        schema = self._schema_of(parts)
+        self._write_tables(file, self._tables(parts, schema), schema)
+
+    def _write_tables(self, file: IO[bytes], tables: Iterator[Any], schema: Any) -> None:
+        with self._writer(file, schema) as writer:
+            for table in _regrouped(tables, group_rows(schema)):
+                self._write_group(writer, table)
+
+    def _schema_of(self, parts: Sequence[str]) -> Any:
+        """That of the first part with rows: an empty one does not know what its texts are."""
+        if not parts:
+            raise InputError("expected at least one part to join")
+        first = None
+        for part in parts:
+            with open_binary(part) as file:
+                schema, rows = self._facts(file)
+            if rows:
+                return schema
+            first = first or schema
+        return first
+
+    def _tables(self, parts: Sequence[str], schema: Any) -> Iterator[Any]:
+        for part in parts:
+            with open_binary(part) as file:
+                found, rows = self._facts(file)
+                if rows and found != schema:
+                    raise InputError(f"{part}: expected the columns\n{schema}\ngot\n{found}")
+                if rows:
+                    yield from self._read(file)
+
+    @abc.abstractmethod
+    def _facts(self, file: IO[bytes]) -> tuple[Any, int]:
+        """A part's schema and number of rows."""
+
+    @abc.abstractmethod
+    def _read(self, file: IO[bytes]) -> Iterator[Any]:
+        """A part's rows, a group at a time."""
+
+    @abc.abstractmethod
+    def _writer(self, file: IO[bytes], schema: Any) -> Any:
+        """A writer, closed at the end of a `with`."""
+
+    @abc.abstractmethod
+    def _write_group(self, writer: Any, table: Any) -> None:
+        """One row group or record batch."""
+
+
+class ParquetSink(_TableSink):
+    """Parquet: compressed, columns of any shape, keys beside them."""
+
+    suffix = ".parquet"
+
+    def __init__(self, key: str = "key", compression: str = "zstd") -> None:
+        super().__init__(key)
+        if compression not in ("zstd", "snappy", "gzip", "lz4", "brotli", "none"):
+            raise ConfigError(f"compression: expected zstd, snappy, gzip, …; got {compression!r}")
+        self._compression = compression
+
+    def _facts(self, file: IO[bytes]) -> tuple[Any, int]:
+        found = need("pyarrow.parquet", "Parquet").ParquetFile(file)
+        return found.schema_arrow, found.metadata.num_rows
+
+    def _read(self, file: IO[bytes]) -> Iterator[Any]:
+        found = need("pyarrow.parquet", "Parquet").ParquetFile(file)
+        for group in range(found.metadata.num_row_groups):
+            yield found.read_row_group(group)
+
+    def _writer(self, file: IO[bytes], schema: Any) -> Any:
+        return need("pyarrow.parquet", "Parquet").ParquetWriter(
+            file,
+            schema,
+            version="2.6",
+            compression=self._compression,
+            use_dictionary=[field.name for field in schema if _is_text(field.type)],
+            data_page_version="1.0",
+            write_statistics=True,
+        )
+
+    def _write_group(self, writer: Any, table: Any) -> None:
+        writer.write_table(table.combine_chunks(), row_group_size=max(len(table), 1))
+
+
+class ArrowSink(_TableSink):
+    """Arrow's file format, not compressed: others can map it."""
+
+    suffix = ".arrow"
+
+    def _facts(self, file: IO[bytes]) -> tuple[Any, int]:
+        found = need("pyarrow.ipc", "Arrow").open_file(_mapped(file))
+        batches = range(found.num_record_batches)
+        return found.schema, sum(found.get_batch(at).num_rows for at in batches)
+
+    def _read(self, file: IO[bytes]) -> Iterator[Any]:
+        arrow = need("pyarrow", "Arrow")
+        found = need("pyarrow.ipc", "Arrow").open_file(_mapped(file))
+        for at in range(found.num_record_batches):
+            yield arrow.Table.from_batches([found.get_batch(at)])
+
+    def _writer(self, file: IO[bytes], schema: Any) -> Any:
+        ipc = need("pyarrow.ipc", "Arrow")
+        return ipc.new_file(file, schema, options=ipc.IpcWriteOptions(compression=None))
+
+    def _write_group(self, writer: Any, table: Any) -> None:
+        arrow = need("pyarrow", "Arrow")
+        # Copied, also where there is one chunk: a slice brings its parent's offsets along.
+        fresh = [
+            arrow.concat_arrays([*column.chunks, arrow.array([], column.type)])
+            for column in table.columns
+        ]
+        writer.write_batch(arrow.record_batch(fresh, schema=table.schema))
+
+
+def group_rows(schema: Any) -> int:
+    """Rows of a group: about 64 MB, by the columns' types alone."""
+    width = sum(_width(field.type) for field in schema)
+    return int(min(max(GROUP_BYTES // max(width, 1), 1), 1 << 20))
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "binary")
+
+
+def _width(kind: Any) -> int:
+    if need("pyarrow", "Arrow").types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    try:
+        return max(int(kind.bit_width) // 8, 1)
+    except ValueError:
+        return _TEXT_BYTES
+
+
+def _regrouped(tables: Iterator[Any], size: int) -> Iterator[Any]:
+    arrow = need("pyarrow", "Arrow")
+    held: list[Any] = []
+    count = 0
+    for table in tables:
+        held.append(table)
+        count += len(table)
+        while count >= size:
+            whole = arrow.concat_tables(held)
+            yield whole.slice(0, size)
+            held, count = [whole.slice(size)], count - size
+    if count:
+        yield arrow.concat_tables(held)
+
+
+def _mapped(file: IO[bytes]) -> Any:
+    name = getattr(file, "name", None)
+    arrow = need("pyarrow", "Arrow")
+    return arrow.memory_map(name) if isinstance(name, str) and is_local(name) else file

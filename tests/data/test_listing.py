@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.data.listing import list_files, natural
+from penstock.errors import InputError
+
+
+def _any(name: str) -> bool:
+    return name.endswith(".x")
+
+
+def _touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_a_folder_in_natural_order_without_what_is_hidden(tmp_path: Path) -> None:
+    _touch(
+        tmp_path, "b/2.x", "b/10.x", "b/.3.x", ".git/1.x", "a10.x", "a9.x", "notes.txt", "b/c/1.x"
+    )
+    found = list_files(tmp_path, _any).names
+    assert [os.path.relpath(name, tmp_path) for name in found] == [
+        "a9.x",
+        "a10.x",
+        "b/2.x",
+        "b/10.x",
+        "b/c/1.x",
+    ]
+
+
+@given(st.lists(st.text("ab01./", max_size=6), max_size=8))
+def test_the_natural_order_is_one_order(names: list[str]) -> None:
+    ordered = sorted(names, key=natural)
+    names.reverse()
+    assert sorted(names, key=natural) == ordered
+    assert sorted(ordered) == sorted(names)
+
+
+def test_patterns_lists_and_lists_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _touch(tmp_path, "d/1.x", "d/2.x", "d/10.x", "d/n.txt", "e/f/3.x")
+    assert list_files("d/*.x", _any).names == ["d/1.x", "d/2.x", "d/10.x"]
+    assert list_files("**/*.x", _any).names == ["d/1.x", "d/2.x", "d/10.x", "e/f/3.x"]
+    assert list_files(["d/10.x", "e", "d/1.x"], _any).names == ["d/10.x", "e/f/3.x", "d/1.x"]
+    Path("list.txt").write_text("d/2.x\n\nd/1.x\n")
+    assert list_files("@list.txt", _any).names == ["d/2.x", "d/1.x"]
+    listing = list_files("d", _any)
+    monkeypatch.chdir("/")
+    assert Path(listing.path(0)).read_text() == "d/1.x"
+
+
+def test_a_name_with_magic_that_exists_is_a_name(tmp_path: Path) -> None:
+    _touch(tmp_path, "a[1].x")
+    assert len(list_files(tmp_path / "a[1].x", _any)) == 1
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file or folder at nowhere"):
+        list_files("nowhere", _any)
+    with pytest.raises(InputError, match="no list"):
+        list_files("@nowhere", _any)
+    (tmp_path / "gone.x").symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="a link to nothing"):
+        list_files(tmp_path, _any)
+
+
+def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
+    _touch(tmp_path, "d/1.x")
+    (tmp_path / "d" / "again").symlink_to(tmp_path)
+    assert len(list_files(tmp_path, _any)) == 1
+
+
+def test_the_fingerprint_follows_names_sizes_and_times(tmp_path: Path) -> None:
+    _touch(tmp_path, "1.x", "2.x")
+    seen = [list_files(tmp_path, _any).fingerprint()]
+    assert list_files(tmp_path, _any).fingerprint() == seen[0]
+    os.utime(tmp_path / "1.x", ns=(1, 1))
+    seen.append(list_files(tmp_path, _any).fingerprint())
+    (tmp_path / "2.x").write_text("longer")
+    seen.append(list_files(tmp_path, _any).fingerprint())
+    (tmp_path / "2.x").rename(tmp_path / "3.x")
+    seen.append(list_files(tmp_path, _any).fingerprint())
+    assert len(set(seen)) == 4
+
+
+def test_other_file_systems() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe(
+        {"/listing/b10.x": b"1", "/listing/b2.x": b"22", "/listing/.h.x": b"", "/listing/n": b""}
+    )
+    listing = list_files("memory://listing", _any)
+    assert listing.names == ["memory:///listing/b2.x", "memory:///listing/b10.x"]
+    assert listing.sizes.tolist() == [2, 1]
+    assert len(list_files("memory://listing/*10.x", _any)) == 1
+    before = listing.fingerprint()
+    memory.pipe("/listing/b2.x", b"33")
+    assert list_files("memory://listing", _any).fingerprint() != before
+    with pytest.raises(InputError, match="no file or folder at memory://nowhere"):
+        list_files("memory://nowhere", _any)
