@@ -18,8 +18,9 @@ import pytest
 import penstock
 from penstock.cli.quantities import duration, milliseconds, number, size
 from penstock.cli.top.rates import between
-from penstock.cli.top.show import Column, Field, bars, folded, table
+from penstock.cli.top.show import Column, Field, bars, folded, table, view_text
 from penstock.cli.top.usage import Meter, Usage
+from penstock.devices.cards import Card
 from penstock.statistics import Percentiles, statistics_of
 from tests.cli.terminal import CTRL_C, Terminal
 from tests.conditions import is_alive, until
@@ -400,6 +401,18 @@ def test_a_workers_counters_go_on_in_its_next_process():
     (worker,) = between(before, after, {11: Usage(0.5, 1), 12: Usage(None, 7)}).workers
     assert (worker.rows, worker.busy) == (5, 0.25)
     assert (worker.cpu, worker.memory) == (None, 7)
+
+
+def test_a_workers_card_is_shown():
+    card = Card("GPU-1", "H200", 100 << 30, 60 << 30, 40 << 30, 0, ((11, 5 << 30),), 0.875)
+    told_ = told(1, workers=[{"device": "gpu:0 H200"}])
+    view = between(told_, told(2, workers=[{"device": "gpu:0 H200"}]), {}, 0, {"gpu:0 H200": card})
+    (worker,) = view.workers
+    assert (worker.gpu, worker.gpu_memory) == (0.875, 5 << 30)
+    shown = "\n".join(str(line) for line in view_text(view, 120, 5).renderables)
+    assert re.search(r"gpu:0 +8[78] % +5\.0 GB", shown), shown
+    (without,) = between(told_, told(2, workers=[{"device": "gpu:0 H200"}]), {}).workers
+    assert (without.gpu, without.gpu_memory) == (None, None)
 
 
 def test_a_worker_in_a_long_batch_is_busy():

@@ -32,6 +32,7 @@ class Card:
     used: int
     index: int
     processes: tuple[tuple[int, int | None], ...] = ()
+    busy: float | None = None  # the share of the last moment in which it computed
 
     @property
     def label(self) -> str:
@@ -142,7 +143,15 @@ def _card(nvml: Any, handle: Any, index: int) -> Card:
         int(memory.used),
         index,
         processes,
+        _busy(nvml, handle),
     )
+
+
+def _busy(nvml: Any, handle: Any) -> float | None:
+    try:
+        return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    except (nvml.NVMLError, AttributeError):
+        return None
 
 
 def _instances(nvml: Any, handle: Any) -> list[Any]:

@@ -81,7 +81,7 @@ def top(
 def _views(conversation: Enquiry, interval: float, once: bool) -> Iterator[View]:
     """What happens, interval by interval. Raises `EngineClosed` at the end."""
     from penstock.cli.top.rates import between
-    from penstock.cli.top.usage import Meter
+    from penstock.cli.top.usage import Meter, cards_of
 
     meter = Meter()
     before = conversation.statistics(_PATIENCE)
@@ -92,7 +92,7 @@ def _views(conversation: Enquiry, interval: float, once: bool) -> Iterator[View]
             raise EngineClosed(f"the engine at {conversation.address} has ended")
         after = conversation.statistics(_PATIENCE)
         usage = meter.look(_pids(conversation, after))
-        yield between(before, after, usage, os.getpid())
+        yield between(before, after, usage, os.getpid(), cards_of(after.workers))
         if once:
             return
         before, wait = after, interval

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.top.usage import NOT_SEEN, Usage
+from penstock.devices.cards import Card
 from penstock.statistics import (
     ClientStatistics,
     ModelStatistics,
@@ -61,14 +62,17 @@ class ModelView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker; `busy` is a share of the interval, `cpu` of a core."""
+    """A worker; `busy` is a share of the interval, `cpu` of a core, `gpu` of its card's time."""
 
     index: int
     pid: int
+    device: str
     state: str
     starts: int
     cpu: float | None
     memory: int | None
+    gpu: float | None
+    gpu_memory: int | None
     busy: float
     rows: float
     inflight: int
@@ -98,7 +102,11 @@ class View:
 
 
 def between(
-    before: Statistics, after: Statistics, usage: Mapping[int, Usage], own_pid: int = 0
+    before: Statistics,
+    after: Statistics,
+    usage: Mapping[int, Usage],
+    own_pid: int = 0,
+    cards: Mapping[str, Card] | None = None,
 ) -> View:
     """What happened from one answer to the next. `own_pid`: who looks, and is not shown."""
     seconds = max(after.uptime - before.uptime, 1e-9)
@@ -117,7 +125,13 @@ def between(
             _model(model, old_models.get(model.name, model), seconds) for model in after.models
         ),
         workers=tuple(
-            _worker(worker, old_workers.get(worker.index, worker), usage, seconds)
+            _worker(
+                worker,
+                old_workers.get(worker.index, worker),
+                usage,
+                (cards or {}).get(worker.device),
+                seconds,
+            )
             for worker in after.workers
         ),
         clients=tuple(sorted(clients, key=lambda c: (-c.rows, -c.outstanding, -c.bytes, c.number))),
@@ -169,17 +183,24 @@ def _model(new: ModelStatistics, old: ModelStatistics, seconds: float) -> ModelV
 
 
 def _worker(
-    new: WorkerStatistics, old: WorkerStatistics, usage: Mapping[int, Usage], seconds: float
+    new: WorkerStatistics,
+    old: WorkerStatistics,
+    usage: Mapping[int, Usage],
+    card: Card | None,
+    seconds: float,
 ) -> WorkerView:
     used = usage.get(new.pid, NOT_SEEN)
     stuck = new.batches == old.batches and bool(new.inflight and old.inflight)  # in one batch
     return WorkerView(
         index=new.index,
         pid=new.pid,
-        state=new.state,
+        device=new.device,
+        state=new.state if new.warm or new.state != "ready" else "warming up",
         starts=new.starts,
         cpu=used.cpu,
         memory=used.memory,
+        gpu=card.busy if card else None,
+        gpu_memory=dict(card.processes).get(new.pid) if card else None,
         busy=min((new.busy - old.busy) / seconds, 1.0) if not stuck else 1.0,
         rows=(new.rows - old.rows) / seconds,
         inflight=new.inflight,

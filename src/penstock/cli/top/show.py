@@ -174,9 +174,20 @@ def _workers(workers: Sequence[WorkerView]) -> list[Column]:
         Column("BUSY", [percent(worker.busy) for worker in workers]),
         Column("CPU", [_share(worker.cpu) for worker in workers], 1),
         Column("MEMORY", [_size(worker.memory) for worker in workers], 2),
+        *_cards(workers),
         Column("ROWS/S", [number(worker.rows) for worker in workers]),
         Column("INFLIGHT", [str(worker.inflight) for worker in workers], 4),
         Column("STARTS", [str(worker.starts) for worker in workers], 5),
+    ]
+
+
+def _cards(workers: Sequence[WorkerView]) -> list[Column]:
+    if all(worker.gpu is None and worker.gpu_memory is None for worker in workers):
+        return []
+    return [
+        Column("DEVICE", [worker.device.partition(" ")[0] for worker in workers], 2, left=True),
+        Column("GPU", [_share(worker.gpu) for worker in workers]),
+        Column("HOLDS", [_size(worker.gpu_memory) for worker in workers], 1),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What processes take of the machine: processor time since the last look, and memory."""
+"""What processes take of the machine: processor time since the last look, memory, their GPUs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
+
+from penstock.devices.cards import Card, survey
+from penstock.statistics import WorkerStatistics
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,14 @@ class Usage:
 
 
 NOT_SEEN = Usage(None, None)
+
+
+def cards_of(workers: Iterable[WorkerStatistics]) -> dict[str, Card]:
+    """The cards that workers are on, by the names of their devices; NVML is asked only then."""
+    names = {worker.device for worker in workers if worker.device.startswith("gpu:")}
+    if not names:
+        return {}
+    return {f"{card.label} {card.name}": card for card in survey().cards}
 
 
 class Meter:
