@@ -34,7 +34,10 @@ def test_unknown_names_are_refused() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"workers": 0},
+        {"workers": -1},
+        {"devices": ()},
+        {"devices": 3},
+        {"gpu_memory": -1},
         {"workers": True},
         {"workers": "2"},
         {"workers": 1.5},
@@ -61,13 +64,14 @@ def test_impossible_engine_settings_are_refused(settings: dict[str, object]) -> 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_batch": 0},
+        {"max_batch": -1},
+        {"precision": "float8"},
         {"max_batch": 65_537},
         {"max_batch": "32"},
         {"max_batch": 2.5},
         {"compile": "fast"},
         {"ladder": (0, 8)},
-        {"ladder": (8, 64)},
+        {"ladder": (8, 64), "max_batch": 32},
         {"ladder": "1,8"},
         {"ladder": (1, 2.5)},
         {"ladder": tuple(range(1, 101)), "max_batch": 100},
@@ -126,7 +130,7 @@ def test_sources() -> None:
 
 def test_a_ladder_is_sorted_and_ends_with_the_largest_batch() -> None:
     model = Model("a:b", ladder=[8, 1, 8])
-    assert model.ladder == (1, 8, 32)
+    assert (model.ladder, model.max_batch) == ((1, 8), 8)
     assert from_json(to_json([model], EngineConfig()))[0] == (model,)
     assert Model("a:b").ladder == ()
 
@@ -177,7 +181,7 @@ def test_models_by_name_in_a_list_and_alone() -> None:
     assert [model.name for model in models_of("m:f")] == ["f"]
     assert [model.name for model in models_of(["m:f", Model("m:g", name="h")])] == ["f", "h"]
     named = models_of({"a": "m:f", "b": Model("m:f", max_batch=3)})
-    assert [(model.name, model.max_batch) for model in named] == [("a", 32), ("b", 3)]
+    assert [(model.name, model.max_batch) for model in named] == [("a", 0), ("b", 3)]
 
 
 @pytest.mark.parametrize("models", [[], {}, ["m:f", "n:f"]])

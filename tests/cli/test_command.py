@@ -166,5 +166,6 @@ def test_commands_are_found_by_name_only():
         "top",
         "trace",
         "run",
+        "tune",
         "doctor",
     }

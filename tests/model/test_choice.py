@@ -132,3 +132,81 @@ def test_when_the_time_is_used_up_nothing_more_is_tried() -> None:
     choice = modes.choose("function", "frozen", budget=20.0)
     assert choice.mode == "function"
     assert choice.modes["frozen"] == "not tried: the time for trying was used up"
+
+
+# ── in flight, as on GPUs ──────────────────────────────────────────────────────────────────────
+
+
+class InFlight(Modes):
+    """The same, where a call that follows another one takes less: `each` seconds by mode."""
+
+    def __init__(self, each: dict[str, float], **seconds: Any) -> None:
+        super().__init__(**seconds)
+        self.each = each
+
+    def pace(self, call: Any) -> float:
+        call()
+        return self.each[self.runs[-1][0]]
+
+    def choose_so(self, *modes: str, budget: float = 20.0) -> Choice:
+        chooser = Chooser(
+            self.run,
+            lambda arrays: [arrays[0] * 2],
+            Samples([np.arange(6, dtype=np.float32).reshape(3, 2)]),
+            (1, 8),
+            1e-3,
+            budget,
+            lambda: self.now,
+            self.pace,
+        )
+        return chooser.choose(modes or ("frozen", "frozen-xla", "function", "xla"))
+
+
+def test_in_flight_throughput_decides_and_not_the_call_that_waits() -> None:
+    modes = InFlight(
+        {"frozen": 0.05, "function": 0.02}, function=(0.010, 0.09), frozen=(0.010, 0.08)
+    )
+    choice = modes.choose_so("frozen", "function")
+    assert choice.mode == "function"
+    assert choice.rates == {"frozen": pytest.approx(160), "function": pytest.approx(400)}
+    assert choice.modes["function"] == {"1": pytest.approx(1e7), "8": pytest.approx(9e7)}
+
+
+def test_in_flight_the_hopeless_are_not_tried_at_the_large_size() -> None:
+    modes = InFlight(
+        {"frozen-xla": 0.001},
+        function=(0.010, 0.09),
+        frozen=(0.007, 0.08),
+        frozen_xla=(0.002, 0.01),
+    )
+    choice = modes.choose_so()
+    assert choice.mode == "frozen-xla"
+    assert {mode for mode, size in modes.runs if size == 8} == {"frozen-xla"}
+    assert "slower: 10 ms for 1 rows" in str(choice.modes["function"])
+    assert "not tried" in str(choice.modes["xla"])
+
+
+def test_in_flight_when_the_fastest_is_wrong_in_large_batches_the_next_is_taken() -> None:
+    modes = InFlight(
+        {"frozen": 0.05, "frozen-xla": 0.001}, frozen=(0.009, 0.08), frozen_xla=(0.002, 0.01)
+    )
+    modes.wrong["frozen-xla"] = lambda x: x * 2 if len(x) == 1 else x
+    choice = modes.choose_so("frozen", "frozen-xla")
+    assert choice.mode == "frozen"
+    assert str(choice.modes["frozen-xla"]).startswith("wrong at 8 rows")
+
+
+def test_in_flight_without_freezing_xla_is_tried_and_time_is_bounded() -> None:
+    modes = InFlight(
+        {"xla": 0.001, "function": 0.01},
+        frozen=ValueError("no constants"),
+        function=(0.004, 0.04),
+        xla=(0.003, 0.01),
+    )
+    assert modes.choose_so().mode == "xla"
+    modes.compiling["xla"] = 30.0
+    modes.runs.clear()
+    choice = modes.choose_so(budget=20.0)
+    assert choice.modes["frozen-xla"] == "not tried: the model could not be frozen"
+    assert choice.mode == "xla"  # one is needed, and it is the best so far
+    assert "used up" in str(choice.modes["function"])

@@ -299,3 +299,39 @@ def _started(folder: Path, model: Model) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(folder / "cache"))
         return Compiled(graph_of(model), model)
+
+
+@in_tensorflow
+def test_a_start_with_less_memory_cuts_the_ladder_and_one_with_more_searches_anew(
+    tmp_path: Path,
+) -> None:
+    class Card:
+        def __init__(self, limit: int) -> None:
+            self.limit = lambda: limit
+
+    call = graph(lambda x: x * 2, key="abc")
+
+    def started(limit: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_CACHE", str(tmp_path))
+            patch.setattr("penstock.model.compiled.memory_of", lambda device: Card(limit))
+            return compiled(call, compile="xla")
+
+    first = started(0)
+    known = {
+        "searched": True,
+        "max_batch": 64,
+        "ladder": [1, 8, 64],
+        "memory": {"held": 0, "fixed": 100, "per_row": 10, "limit": 1000, "peaks": {}},
+        "reasons": {"max_batch": "256 rows do not fit into the device's memory"},
+    }
+    first._entry.write({**first._findings.to_json(), **known})
+    assert started(1000).facts()["rungs"] == [1, 8, 64]
+    less = started(500)
+    assert less.cached
+    assert less.max_batch == 32
+    assert less.facts()["rungs"] == [1, 8, 32]
+    assert started(1000).max_batch == 64  # what the one with less found out is not kept
+    more = started(1300)
+    assert not more.cached
+    assert more.max_batch == 32

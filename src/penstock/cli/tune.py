@@ -17,6 +17,7 @@ import click
 from penstock.cli.command import Command, json_option, print_json, terminating_as_interrupt
 from penstock.cli.flags import settings_flags, settings_of
 from penstock.config import Model
+from penstock.tuning.plan import Plan
 from penstock.tuning.run import Tell
 from penstock.tuning.run import tune as measured
 
@@ -57,8 +58,20 @@ def tune(
     from penstock.tuning.show import show
 
     show(plan, Console(highlight=False))
+    if plan.memory:
+        _show_room(plan)
     if plot is not None:
         click.echo(f"\ndrawn: {plot}")
+
+
+def _show_room(plan: Plan) -> None:
+    """What fits on each card now, with what others have taken or were promised."""
+    from penstock.devices.ledger import rooms
+    from penstock.devices.plan import plan as fitting
+
+    click.echo()
+    needs, most = {plan.model: plan.need}, {plan.model: plan.max_batch}
+    click.echo(fitting(needs, rooms(), most).table())
 
 
 @contextlib.contextmanager

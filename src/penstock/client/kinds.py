@@ -62,8 +62,10 @@ class Kind:
         if info.batched:
             most = min(_PIECE_BYTES, memory // 4)
             fitting = most // self.row_bytes if self.row_bytes else info.max_batch
-            pieces = -(-info.max_batch // max(1, min(info.max_batch, fitting)))
-            self.piece_rows = -(-info.max_batch // pieces)  # they fill batches without a rest
+            least = -(-info.max_batch // max(1, min(info.max_batch, fitting)))
+            even = (count for count in range(least, 2 * least) if info.max_batch % count == 0)
+            pieces = next(even, least)
+            self.piece_rows = info.max_batch // pieces  # they fill batches, if that can be
             self.window = _AHEAD * pieces
         else:
             self.piece_rows = 1 << 31

@@ -70,7 +70,7 @@ class Health:
         """Kill what hangs, restart what is due."""
         for worker in self._core.workers:
             if worker.state is WorkerState.READY:
-                if worker.batches and now - worker.running_since > self._run_limit:
+                if worker.batches and now - worker.oldest_since > self._run_limit:
                     seconds = self._run_limit / 1e9
                     self.kill(worker, f"a batch ran for more than {seconds:g} s")
             elif worker.state is WorkerState.STARTING:

@@ -18,6 +18,7 @@ from penstock.devices.cards import amount
 from penstock.devices.choose import Placement, resolve
 from penstock.devices.ledger import Share
 from penstock.devices.plan import Need, estimate, plan
+from penstock.model.plans import known_need
 
 _log = logging.getLogger(__name__)
 _SPARE = 256 << 20  # bytes, and a tenth: what a worker may still take after it is warm
@@ -30,11 +31,11 @@ class Places:
         self._automatic = not config.gpu_memory
         self._places = resolve(config.devices, config.workers)
         self._shares: list[Share | None] = []
-        needs = {model.name: _need(model) for model in models}
         try:
             for number, place in enumerate(self._places):
                 share = None
                 if place.on_gpu:
+                    needs = {model.name: _need(model, place.device) for model in models}
                     share = self._take(place, needs, config, self._places[number:].count(place))
                 self._shares.append(share)
         except BaseException:
@@ -95,5 +96,9 @@ class Places:
         return ledger.take(size, f"engine {config.name}", card=place.device)
 
 
-def _need(model: Model) -> Need:
-    return estimate(model.source) if isinstance(model.source, str) else Need(0, measured=False)
+def _need(model: Model, device: str) -> Need:
+    """What was measured of a model on this card, else at least its weights."""
+    known = known_need(model, device)
+    if known.measured or not isinstance(model.source, str):
+        return known
+    return estimate(model.source)

@@ -72,7 +72,8 @@ class Worker:
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.hands = 1
         self.depth = DEPTH
-        self.running_since = 0
+        self.running_since = 0  # the last batch was finished, or the first one given
+        self.oldest_since = 0  # the same of the oldest batch: others may overtake it
         self.free_at = 0
         self.late_at = 0
         self.alone = False
@@ -138,7 +139,7 @@ class Worker:
         """It got a batch that will probably take `expected` nanoseconds."""
         assert self.state is WorkerState.READY
         if not self.batches:
-            self.running_since = self.free_at = now
+            self.running_since = self.oldest_since = self.free_at = now
         self.batches[batch.number] = batch
         batch.expected = expected
         self.free_at += expected
@@ -147,9 +148,12 @@ class Worker:
 
     def finished(self, number: int, now: int) -> Batch | None:
         """It finished a batch; `None` for one that it was not given."""
+        oldest = next(iter(self.batches), number)
         batch = self.batches.pop(number, None)
         if batch is not None:
             self.running_since = now
+            if number == oldest:
+                self.oldest_since = now
             self.alone = False
             self.batches_done += 1
             self.rows_done += batch.rows

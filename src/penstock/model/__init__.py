@@ -7,7 +7,7 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 |---|---|
 | from a source to a model | `source`, `live`, `archive` and `contents` (Keras files), `saved` |
 | from a model to a part | `network` (Keras), `traceable` (`tf.function`), `structure` (names) |
-| in another precision | `precision` (layers' policies, int8), `rounding` (which one), `drift` |
+| in another precision | `precision` (policies, int8), `trial`, `drift`, `rounding` (which one) |
 | from parts to a graph | `assemble`, `parts` (joining), `chunks` (fixed rows), `digest` (its key) |
 | how it runs best | `examine`, `samples`, `operations`, `independence`, `choice`, `agreement` |
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |

@@ -2,7 +2,7 @@
 
 In this order: whether it keeps state (`operations`; if so it is not run before it serves), rows to
 try it with (`samples`), whether its rows are independent (`independence`), which compile mode is
-right and fast (`choice`), which precision (`rounding`, where the settings leave that open), and how
+right and fast (`choice`), which precision (`trial`, where the settings leave that open), and how
 large batches should be (`sweep`: on GPUs where the settings leave that open, and for `tune`). The
 `Findings` are remembered (`cache`), so that later starts have only to build what was chosen.
 """
@@ -21,7 +21,6 @@ from penstock.model import pace, rounding
 from penstock.model.agreement import COARSE_TOLERANCE, TOLERANCE
 from penstock.model.cache import Entry
 from penstock.model.choice import Choice, Chooser
-from penstock.model.drift import Drift, drift_of
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import to_array, to_tensor
@@ -29,11 +28,9 @@ from penstock.model.independence import dependence
 from penstock.model.modes import Modes, shapes_of
 from penstock.model.operations import Operations
 from penstock.model.peak import Memory, cut, memory_of
-from penstock.model.precision import refuse
-from penstock.model.rounding import Tried
 from penstock.model.samples import Samples, find_samples, made_up
-from penstock.model.sizes import DoesNotFit
 from penstock.model.sweep import Sweep, most_rows
+from penstock.model.trial import Trial, run_in
 from penstock.transport.tensors import Array
 
 _TRY_ORDER = {
@@ -41,7 +38,7 @@ _TRY_ORDER = {
     "GPU": ("frozen", "frozen-xla", "function", "xla"),
 }
 _BUDGET = {"CPU": 20.0, "GPU": 45.0}  # seconds; XLA compiles ResNet-50 for a GPU in 5 to 10
-_SEARCHING = {"CPU": 45.0, "GPU": 60.0}  # seconds since the beginning, until sizes are enough
+_SEARCHING = {"CPU": 45.0, "GPU": 50.0}  # seconds since the beginning, until sizes are enough
 _SAYS_SO = "the settings say so (batched=False)"
 
 
@@ -136,82 +133,25 @@ class Examination:
 
     def _in_precision(self, found: Findings, samples: Samples, top: int) -> Findings:
         """How far off the precision is that the settings name, or which one is taken."""
-        wanted = self._model.precision
-        exact = self._own.at("float32")
-        count = min(samples.different, top)
-        reference = self._answers(exact, samples.rows(count))
-        each = self._pace(self.modes, found.mode, samples.rows(top))
-        if wanted != "auto":
-            outputs = self._run(found.mode, samples.rows(top))
-            drift = drift_of([output[:count] for output in outputs], reference)
-            self._check_finite(wanted, drift)
-            if wanted == "int8":
-                self._check_gain(each, self._pace(Modes(exact), found.mode, samples.rows(top)), top)
-            tried = {wanted: Tried(each, drift)}
-            reason = f"the settings say so; {drift}"
-            return dataclasses.replace(
-                found,
-                precision=wanted,
-                drift=rounding.told(tried),
-                reasons={**found.reasons, "precision": reason},
-            )
-        tolerance = self._model.tolerance or COARSE_TOLERANCE
-        tried = {}
-        modes: dict[str, tuple[Graph, Modes]] = {}
-        for name in rounding.AUTO:
-            self._tell(f"precision {name} at {top} rows")
-            try:
-                graph = self._own.at(name)
-                modes[name] = graph, Modes(graph)
-                outputs = self._in(modes[name][1], found.mode, samples.rows(top))
-                drift = drift_of([output[:count] for output in outputs], reference)
-                each_here = self._pace(modes[name][1], found.mode, samples.rows(top))
-            except Exception as error:
-                self._notes.append(f"{name} was not taken: {type(error).__name__}: {error}"[:300])
-            else:
-                tried[name] = Tried(each_here, drift)
-        taken, reason = rounding.decide(each, tried, tolerance)
+        trial = Trial(self._own, found.mode, samples, top, self._device)
+        if self._model.precision != "auto":
+            what = f"model {self._model.name!r}"
+            chosen = trial.named(self._model.precision, self.modes, what)
+        else:
+            tolerance = self._model.tolerance or COARSE_TOLERANCE
+            chosen = trial.best(self.modes, tolerance, self._tell, self._notes)
         found = dataclasses.replace(
             found,
-            precision=taken,
-            drift=rounding.told(tried),
-            reasons={**found.reasons, "precision": reason},
+            precision=chosen.precision,
+            drift=rounding.told(chosen.tried),
+            reasons={**found.reasons, "precision": chosen.why},
         )
-        if taken == "float32":
+        if chosen.graph is None or chosen.modes is None:
             return found
-        self._graph, self.modes = modes[taken]
-        rates = {str(top): top / tried[taken].seconds} if self._device == "GPU" else {}
+        self._graph, self.modes = chosen.graph, chosen.modes
+        each = chosen.tried[chosen.precision].seconds
+        rates = {str(top): top / each} if self._device == "GPU" else {}
         return dataclasses.replace(found, latency={}, rates=rates)  # those were float32's
-
-    def _answers(self, graph: Graph, arrays: list[Array]) -> list[Array]:
-        """Uncompiled; as a `tf.function` where it does not run so."""
-        try:
-            tensors = [to_tensor(array) for array in arrays]
-            return [to_array(tensor) for tensor in graph.call(tensors)]
-        except Exception:
-            return self._in(Modes(graph), "function", arrays)
-
-    def _pace(self, modes: Modes, mode: str, arrays: list[Array]) -> float:
-        self._in(modes, mode, arrays)
-        measure = pace.in_flight if self._device == "GPU" else pace.alone
-        return measure(lambda: self._in(modes, mode, arrays))
-
-    def _check_finite(self, precision: str, drift: Drift) -> None:
-        if drift.largest == math.inf:
-            raise refuse(
-                precision,
-                f"model {self._model.name!r}",
-                f"it gives {drift}; mixed_bfloat16 has the range of float32",
-            )
-
-    def _check_gain(self, int8: float, exact: float, top: int) -> None:
-        if int8 >= exact:
-            raise refuse(
-                "int8",
-                f"model {self._model.name!r}",
-                f"it gains nothing: {int8 * 1e3:.3g} ms for a batch of {top}, where float32 "
-                f"takes {exact * 1e3:.3g} ms",
-            )
 
     # ── sizes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -220,7 +160,7 @@ class Examination:
         if unbatched:
             return (1,)
         if self._device == "GPU":
-            self._tell("memory at 8 and 16 rows")
+            self._tell("memory at 4 and 16 rows")
             try:
                 sweep.guess_need(lambda rows: self._run("function", rows))
             except Exception as error:
@@ -273,8 +213,8 @@ class Examination:
                 result = sweep.search(run, each, most, lambda: time.perf_counter() > until)
                 best, why = result.best, result.why
                 each = {**each, **result.curve.measured}
-        except DoesNotFit as error:
-            self._notes.append(f"sizes were not searched: {error}"[:300])
+        except Exception as error:  # what was found before that is enough to serve
+            self._notes.append(f"sizes were not searched: {type(error).__name__}: {error}"[:300])
             return found
         latency = known | sweep.latency
         ladder = () if self._model.ladder or len(latency) < 2 else sweep.ladder(best, known)
@@ -307,12 +247,7 @@ class Examination:
             return self.modes.traced(shapes_of(made.rows(1)))
 
     def _run(self, mode: str, arrays: list[Array]) -> list[Array]:
-        return self._in(self.modes, mode, arrays)
-
-    @staticmethod
-    def _in(modes: Modes, mode: str, arrays: list[Array]) -> list[Array]:
-        run = modes.run(mode, shapes_of(arrays))
-        return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
+        return run_in(self.modes, mode, arrays)
 
     def _plainly(self, arrays: list[Array]) -> list[Array]:
         """The plain model, not compiled at all."""

@@ -123,9 +123,14 @@ def fitted(peaks: Mapping[int, int]) -> Need:
 
 
 def cut(ladder: Sequence[int], need: Need, limit: int) -> tuple[int, ...]:
-    """The sizes of a ladder that fit, and the largest that does in place of those that do not."""
+    """The sizes of a ladder that fit, and a large one that does in place of those that do not.
+
+    That one is a round number: what is free changes a little from start to start, and a size is
+    compiled for seconds.
+    """
     if need.fits(ladder[-1], limit):
         return tuple(ladder)
     room = int(ROOM * limit) - need.fixed
     largest = max(room // need.per_row if need.per_row else 0, 1)
+    largest &= ~((1 << max(largest.bit_length() - 3, 0)) - 1)
     return (*(size for size in ladder if size < largest), largest)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import Model
+from penstock.devices.plan import Need
 from penstock.model import digest, machine
 from penstock.model.cache import Entry
 from penstock.model.contents import keepable
@@ -44,10 +45,18 @@ def known_plan(entry: Entry) -> dict[str, Any]:
     return plan if isinstance(plan, dict) else {}
 
 
-def known_memory(model: Model, device: str) -> dict[str, Any]:
-    """What a model needs of a card's memory: held, fixed, per_row; `{}` where that is not known."""
+def known_need(model: Model, device: str) -> Need:
+    """What a model needs of a card's memory; one that is not `measured` where that is not known."""
     memory = known_plan(entry_of(model, device)).get("memory")
-    return memory if isinstance(memory, dict) else {}
+    return need_of(memory if isinstance(memory, dict) else {})
+
+
+def need_of(memory: dict[str, Any]) -> Need:
+    """The need that findings tell of."""
+    if not memory:
+        return Need(0, measured=False)
+    held = int(memory["held"])
+    return Need(held, max(int(memory["fixed"]) - held, 0), int(memory["per_row"]))
 
 
 def _key(model: Model, device: str) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Which batch sizes are worth having: few are measured, the rest is fitted. Knows no model.
 
 The largest batch. Time is close to a + b·n, so throughput grows towards 1/b and a larger batch is
-worth ever less. `search` measures 16, 64, 256 and so on, fits the last two, and stops when no
-larger batch could bring 1 % more. Where throughput falls again (rows that outgrow a cache), a
-parabola through the three sizes around the best says where to look once or twice more.
-The smallest size within 1 % of the best is taken; both together stay within 2 % of what measuring
-every size would find, as long as the curve is one of these. A step that no measured size falls on
-(a tile of 96 rows, say) can hide more than that.
+worth ever less. `search` measures 16 and then four times the largest so far, again and again, fits
+the last two, and stops when no larger batch could bring 1 % more. Where throughput falls again
+(rows that outgrow a cache), a parabola through the three sizes around the best says where to look
+once or twice more. The smallest size within 1 % of the best is taken; both together stay within 2 %
+of what measuring every size would find, as long as the curve is one of these. A step that no
+measured size falls on (a tile of 96 rows, say) can hide more than that: up to 5 % were seen.
 
 The ladder. Batches are padded to the next size, so a size more saves what padding to the next one
 costs. `ladder_of` keeps a power of two only where it takes at least a tenth less time than the next

@@ -15,6 +15,10 @@ Where a larger batch takes hardly longer (a GPU) waiting often pays; where time 
 (a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
 for another batch when the device then has less to do.
 
+Several workers had better not run in step: whoever comes just after all of them have begun waits
+for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
+distance from the next (`_in_step`).
+
 Every batch has a reason why it was closed; see `Closed`.
 
 Deadlines: waiting ends early enough for the rows that have one, and a batch is no larger than they
@@ -38,6 +42,7 @@ from penstock.scheduling.queue import LEAD, Job, Lane, Queue
 
 DEPTH = 2
 _NEVER = 1 << 62
+_HARDLY_LONGER = 1.1  # times
 
 
 class Closed(enum.Enum):
@@ -221,11 +226,12 @@ class Batcher:
         if not lane.batched:
             return self._close(lane, runner, Closed.SINGLE, now)
         if busy:
-            if self._holds_back(lane, runner, len(runners)):
-                return None
-            return self._close(lane, runner, Closed.AHEAD, now)
-        closed = self._waits(lane, now, len(runners))
-        return None if closed is None else self._close(lane, runner, closed, now)
+            closed = None if self._holds_back(lane, runner, len(runners)) else Closed.AHEAD
+        else:
+            closed = self._waits(lane, now, len(runners))
+        if closed is None or self._in_step(lane, runner, runners, now):
+            return None
+        return self._close(lane, runner, closed, now)
 
     def _close(self, lane: Lane, runner: Runner, closed: Closed, now: int) -> Decision:
         fitting = self._fitting(lane)
@@ -277,7 +283,6 @@ class Batcher:
         if (
             back <= 0
             or until <= now
-            or lane.returns.turnaround > together // 2
             or now - since > together // 2
             or not pays(lane, rows, back, until - now, workers)
         ):
@@ -286,9 +291,7 @@ class Batcher:
         if latest <= now:
             return Closed.DEADLINE
         lane.waiting_since = since
-        look = min(until, since + together // 2 + 1, latest)
-        if self._look is None or look < self._look:
-            self._look = look
+        self._look_at(min(until, since + together // 2 + 1, latest))
         return None
 
     def _holds_back(self, lane: Lane, runner: Runner, workers: int) -> bool:
@@ -298,9 +301,40 @@ class Batcher:
             return False
         wait = lane.returns.turnaround
         together = lane.cost(lane.rows + back)
-        if wait > together // 2 or self._latest(lane, together) < runner.free_at + wait:
+        if self._latest(lane, together) < runner.free_at + wait:
             return False
         return pays(lane, lane.rows, back, wait, workers)
+
+    def _in_step(self, lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> bool:
+        """The last worker that is free: whether to wait until it runs in turn with the next one.
+
+        That one has more rows than wait here, of clients who come just as quickly: they would find
+        all workers busy, until it is free. Here they join, if the batch takes hardly longer then.
+        """
+        others = [other for other in runners if other is not runner]
+        if not others or not all(other.inflight for other in others):
+            return False
+        after = min(others, key=lambda other: other.free_at)
+        rows, theirs = lane.rows, after.rows_of(lane)
+        takes = lane.cost(rows)
+        distance = takes // len(runners)
+        gap = after.free_at - max(now, runner.free_at)
+        if (
+            rows >= theirs
+            or not distance < gap <= takes + lane.lead()
+            or lane.cost(rows + theirs) > _HARDLY_LONGER * takes
+        ):
+            return False
+        look = min(after.free_at - distance, self._latest(lane, takes))
+        if look <= now:
+            return False
+        self._look_at(look)
+        return True
+
+    def _look_at(self, time: int) -> None:
+        """Ask again then, if not before."""
+        if self._look is None or time < self._look:
+            self._look = time
 
     def _latest(self, lane: Lane, cost: int) -> int:
         """When a batch that takes so long must leave, for all who wait to be in time."""

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.errors import DeviceMemoryError
 from penstock.model.function import Runnable
 from penstock.spec import Signature
 from penstock.transport.messages import RunItem
@@ -29,6 +30,7 @@ from penstock.worker.pinning import PinnedSegments
 _log = logging.getLogger(__name__)
 HANDS = 3  # one gathers, two keep the device busy
 _WORTH_JOINING = 3  # rows; describing a joined copy takes as long as two single ones
+_FARTHEST = (1 << 31) - 1  # bytes between the rows of a joined copy: CUDA takes no more
 
 
 class Buffer(NamedTuple):
@@ -87,15 +89,16 @@ class GpuDevice(CpuDevice):
             if not address:
                 unreadable[index] = "its memory could not be mapped"
                 target += length
+                last = -1  # what comes after this gap is joined to nothing before it
                 continue
             at = item.offset + item.start * each
             for row_bytes in before:
                 at += align(item.total * row_bytes)
             source = address + at
             segment = item.client << 32 | item.segment
-            if item.rows == 1 and segment == last and run_rows and source > run_source:
+            if item.rows == 1 and segment == last and run_rows:
                 pitch = source - run_source - (run_rows - 1) * run_pitch
-                if run_rows == 1 or pitch == run_pitch:
+                if pitch == run_pitch if run_rows > 1 else each <= pitch <= _FARTHEST:
                     run_pitch = pitch
                     run_rows += 1
                     target += length
@@ -105,7 +108,7 @@ class GpuDevice(CpuDevice):
                 run_rows = 0
             if item.rows == 1:
                 run_source, run_target, run_rows, last = source, target, 1, segment
-            else:
+            elif length:
                 self._cuda.upload(target, source, length, self._stream)
             target += length
         if run_rows:
@@ -138,10 +141,14 @@ class GpuDevice(CpuDevice):
         while len(self._resident) >= _most(layout.runnable):
             self._free(self._resident.popitem(last=False)[1])
         capacity = max(size, min(layout.runnable.max_batch, 2 * size))
-        buffers = [
-            Buffer(self._cuda.allocate(max(capacity * each, ALIGNMENT)), capacity, each, {})
-            for *_, each in layout.plan.fixed
-        ]
+        buffers: list[Buffer] = []
+        try:
+            for *_, each in layout.plan.fixed:
+                pointer = self._cuda.allocate(max(capacity * each, ALIGNMENT))
+                buffers.append(Buffer(pointer, capacity, each, {}))
+        except DeviceMemoryError:
+            self._free(buffers)
+            raise
         self._resident[layout.signature] = buffers
         return buffers
 
@@ -170,7 +177,7 @@ def resident(layout: RunLayout) -> bool:
 
 
 def _most(runnable: Runnable) -> int:
-    """How many signatures have buffers at a time: one, unless rows come in several shapes."""
+    """How many signatures have buffers at a time: more, if rows come in several shapes."""
     shapes = [tensor.shape for tensor in runnable.spec.inputs or ()]
     return 8 if any(None in shape for shape in shapes) else 4
 

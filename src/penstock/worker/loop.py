@@ -90,31 +90,39 @@ class Worker:
         self._warm_up = WarmUp(self._models)
         self._poll.register(self._warm_up, select.POLLIN)
         first, *others = [Hand(self, device) for device in self._devices]
-        threads = [
-            threading.Thread(target=self._lend, args=(hand,), name=f"penstock-hand-{n}")
-            for n, hand in enumerate(others, 2)
-        ]
-        if threads:
-            sys.setswitchinterval(_SWITCH)
         try:
-            for thread in threads:
-                thread.start()
-            first.work()
+            if others:
+                self._work_together(first, others)
+            else:
+                first.work()
         finally:
-            for thread in threads:
-                thread.join()
             self._poll.unregister(self._warm_up)
             finished = self._warm_up.close(_PATIENCE)
         return finished
 
+    def _work_together(self, first: Hand, others: list[Hand]) -> None:
+        sys.setswitchinterval(_SWITCH)
+        threads = [
+            threading.Thread(target=self._lend, args=(hand,), name=f"penstock-hand-{n}")
+            for n, hand in enumerate(others, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        self._lend(first)
+        for thread in threads:
+            thread.join()
+        if self._lost is not None:
+            raise self._lost
+
     def _lend(self, hand: Hand) -> None:
-        """A hand in a thread of its own. What it cannot deal with ends the process."""
+        """One hand of several. What it cannot deal with ends the process, and so all of them."""
         try:
             hand.work()
-        except Closed:
-            return
+        except Closed as error:
+            self._lost = error
         except BaseException:
             traceback.print_exc()
+            sys.stderr.flush()
             os._exit(1)
 
     # ── messages ───────────────────────────────────────────────────────────────────────────────

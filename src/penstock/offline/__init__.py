@@ -1,0 +1,21 @@
+"""Offline prediction: a data set in, a data set out, nothing lost. See `docs/offline.md`.
+
+A job cuts its rows into *batches*, what the model gets at a time, and batches into *parts*, what is
+written at a time. Both are the same in every run: no result depends on timing, crashes or how many
+take part.
+
+    source ─▶ labour: read ─▶ send, gather ─▶ write ──▶ job: publish, record ──▶ join ─▶ output
+                                  │    ▲                (manifest, at most two
+                                  ▼    │                 parts ahead of it a labour)
+                                  engine
+
+- `run`: `predict`, the way in; `options`: who each option is for; `settings`: those of the job
+- `job`: the loop that assigns parts, records them, and watches
+- `setting_up`: the engine, and what is known of the model; `feed`: which columns it gets, and how
+- `cut`: rows to parts and batches; `selection`: which rows, of a shard or of all
+- `labour`: one part after another: read, predict, write; `window`: batches that are on their way
+- `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode
+- `manifest`: what is done, and for what; `fingerprints`: whether it is still the same
+- `parts`, `memory`: where results are put; `merge`: the shards' parts as one output
+- `stages`, `monitor`: where the time goes and what limits; `report`, `page`: what is told of it
+"""

@@ -1,0 +1,115 @@
+"""Which rows a job is about: all of them, or those of its shard; and reading some of them.
+
+A position counts within the job, a row within the source.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.data.chunk import Array, Chunk, Failure
+from penstock.data.shards import shards
+from penstock.data.source import Source
+from penstock.errors import ConfigError
+from penstock.offline.settings import JobSettings
+
+_ENDLESS = 1 << 62
+_SPREAD = 16  # rows are read and dropped rather than read one by one, up to so many for each
+
+
+class Selection:
+    """Rows in rising order; `rows` is a range, or an array."""
+
+    def __init__(self, rows: range | Array) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def endless(self) -> bool:
+        """Whether only reading tells how many there are."""
+        return isinstance(self.rows, range) and self.rows.stop == _ENDLESS
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether they are one run."""
+        return isinstance(self.rows, range) and self.rows.step == 1
+
+    def read(self, source: Source, start: int, stop: int) -> tuple[Chunk, Array]:
+        """The rows at these positions, fewer at the end; and their numbers."""
+        wanted = self.rows[start:stop]
+        if isinstance(wanted, range) and wanted.step == 1:
+            chunk = source.read(wanted.start, wanted.stop)
+            return chunk, np.arange(chunk.start, chunk.stop)
+        return _picked(source, np.asarray(wanted, np.int64))
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """How another process finds it: as JSON, and a file if need be."""
+        if isinstance(self.rows, range):
+            return {"range": [self.rows.start, self.rows.stop, self.rows.step]}
+        path = folder / "rows.npy"
+        np.save(path, self.rows)
+        return {"file": str(path)}
+
+
+def load(saved: dict[str, Any]) -> Selection:
+    """The inverse of `save`."""
+    if "range" in saved:
+        return Selection(range(*saved["range"]))
+    return Selection(np.load(saved["file"], mmap_mode="r"))
+
+
+def select(source: Source, settings: JobSettings, batch: int) -> Selection:
+    """A job's rows. Contiguous shards begin with a whole batch, so that batches are as in one run.
+
+    Raises `ConfigError` where a source cannot be cut.
+    """
+    place = settings.place
+    if place is None:
+        return Selection(range(_ENDLESS if source.rows is None else source.rows))
+    index, count = place
+    if source.rows is None or not source.seekable:
+        raise ConfigError("shard: the source can only be read from front to back, not in shards")
+    if settings.shards == "contiguous":
+        batches = -(-source.rows // batch)
+        bounds = [batches * at // count * batch for at in (index, index + 1)]
+        return Selection(range(*(min(bound, source.rows) for bound in bounds)))
+    cut = shards(
+        source,
+        count,
+        settings.shards,
+        cost=settings.cost or None,
+        label=settings.label or None,
+        seed=settings.seed,
+    )
+    return Selection(cut[index].rows)
+
+
+def _picked(source: Source, rows: Array) -> tuple[Chunk, Array]:
+    if not len(rows):
+        return source.read(0, 0), rows
+    chunks: list[Chunk] = []
+    for group in np.split(rows, np.flatnonzero(np.diff(rows) > _SPREAD) + 1):
+        first = int(group[0])
+        chunks.append(_taken(source.read(first, int(group[-1]) + 1), group - first))
+    names = list(chunks[0].columns)
+    return (
+        Chunk(
+            int(rows[0]),
+            {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in names},
+            np.concatenate([chunk.keys for chunk in chunks]),
+            tuple(failure for chunk in chunks for failure in chunk.failures),
+        ),
+        rows,
+    )
+
+
+def _taken(chunk: Chunk, places: Array) -> Chunk:
+    wanted = set((places + chunk.start).tolist())
+    failures: list[Failure] = [failure for failure in chunk.failures if failure.row in wanted]
+    columns = {name: column[places] for name, column in chunk.columns.items()}
+    return Chunk(chunk.start, columns, chunk.keys[places], tuple(failures))

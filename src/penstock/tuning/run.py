@@ -1,0 +1,151 @@
+"""`penstock.tune`: a process is started, measures, tells, and is gone. Its memory goes with it.
+
+caller ── settings, a pipe, its own pidfd ──▶ python -m penstock.tuning
+       ◀── lines of JSON: {"say": …}, then {"plan": …} or {"error": …} ──
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock import launch
+from penstock.config import EngineConfig, Model, to_json
+from penstock.devices.choose import Placement, resolve
+from penstock.errors import ConfigError, Kind, ModelLoadError, from_message
+from penstock.model.live import archived
+from penstock.model.plans import entry_of
+from penstock.tuning import remembered
+from penstock.tuning.plan import Plan
+
+_LIMIT = 600.0
+_EXIT_LIMIT = 5.0
+
+Tell = Callable[[str], None]
+
+
+def tune(
+    model: Any,
+    *,
+    device: str | None = None,
+    timeout: float = _LIMIT,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> Plan:
+    """Measure how a model runs best on a device, and remember it for the engines to come.
+
+    `model` is a source or a `Model`; with a source, all other arguments are fields of `Model`, for
+    example `precision="auto"`. `device` is "cpu", "gpu:0" or a GPU's UUID (default: the first GPU,
+    else the CPU). `tell` is called with what goes on. Runs in a process of its own, which ends; a
+    second call with the same model answers from the cache. Raises `ModelLoadError` when the model
+    cannot be loaded, or is not one of TensorFlow's.
+    """
+    chosen = _model(model, settings)
+    (placement,) = resolve(device or "auto", 1)
+    say = tell or (lambda text: None)
+    with archived([chosen]) as ((told,), archives):
+        entry = entry_of(told, placement.device)
+        known = remembered.recall(entry, chosen)
+        if known is not None:
+            return known
+        say(f"starting a process on {placement.name}")
+        answer = _measured(told, placement, archives, timeout, say)
+    plan = Plan.from_json({**answer["plan"], "source": remembered.source_text(chosen)})
+    remembered.keep(entry, plan, answer["findings"])
+    return plan
+
+
+def _model(model: Any, settings: dict[str, Any]) -> Model:
+    if isinstance(model, Model):
+        if settings:
+            raise ConfigError(f"{', '.join(settings)}: say it of the model, with penstock.Model")
+        return model
+    known = {field.name for field in dataclasses.fields(Model)} - {"source"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise ConfigError(
+            f"unknown setting {unknown[0]!r}; known: device, timeout, tell, "
+            f"{', '.join(sorted(known))}"
+        )
+    return Model(model, **settings)
+
+
+def _measured(
+    model: Model, placement: Placement, archives: dict[str, int], timeout: float, say: Tell
+) -> dict[str, Any]:
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    owner = os.pidfd_open(os.getpid())
+    process: subprocess.Popen[bytes] | None = None
+    patience = 0.0
+    try:
+        try:
+            settings = to_json(
+                [model],
+                EngineConfig(),
+                sys_path=_import_path(),
+                environment=placement.environment(),
+                device=placement.name,
+            )
+            descriptors = {"news": writer, "owner": owner, **archives}
+            process = launch.start("penstock.tuning", settings, descriptors, detached=False, log=2)
+        finally:
+            os.close(writer)
+            os.close(owner)
+        answer = _listen(process, reader, model.name, time.monotonic() + timeout, say)
+        patience = _EXIT_LIMIT
+        return answer
+    finally:
+        os.close(reader)
+        if process is not None:
+            _end(process, patience)
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Wait for its end, or end it, and whatever it has started."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _import_path() -> list[str]:
+    """Where this process finds modules, as the other one should too."""
+    return [str(Path(place).resolve()) if place else os.getcwd() for place in sys.path]
+
+
+def _listen(
+    process: subprocess.Popen[bytes], reader: int, name: str, deadline: float, say: Tell
+) -> dict[str, Any]:
+    """What the process tells, until its answer, its end or the deadline."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    buffer = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            raise ModelLoadError(f"tuning {name!r} took too long; see timeout")
+        chunk = os.read(reader, 65536)
+        if not chunk:
+            code = process.wait(_EXIT_LIMIT)
+            raise ModelLoadError(f"tuning {name!r} ended early: {launch.exit_text(code)}")
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            news: dict[str, Any] = json.loads(line)
+            if "say" in news:
+                say(news["say"])
+            elif "error" in news:
+                message, _, remote = news["error"].partition("\0")
+                raise from_message(Kind.MODEL_LOAD, message, remote)
+            else:
+                return news

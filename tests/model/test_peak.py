@@ -1,0 +1,117 @@
+"""Memory by batch size: the line through what was measured, and the search that keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.model.peak import NOTHING, Need, NoMemory, cut, fitted
+from penstock.model.samples import Samples
+from penstock.model.sizes import DoesNotFit
+from penstock.model.sweep import Sweep, most_rows
+
+MB = 1 << 20
+
+
+class FakeMemory:
+    """A device with a limit; what runs on it says how much it takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._peak = 0
+        self.largest = 0
+
+    def take(self, rows: list[Any]) -> None:
+        size = len(rows[0])
+        self.largest = max(self.largest, size)
+        self._peak = max(self._peak, 100 * MB + 7 * MB * size)
+        if self._peak > self._limit:
+            raise ResourceExhaustedError(f"{size} rows")
+
+    def limit(self) -> int:
+        return self._limit
+
+    def held(self) -> int:
+        return 100 * MB
+
+    def forget(self) -> None:
+        self._peak = 0
+
+    def peak(self) -> int:
+        return self._peak
+
+
+class ResourceExhaustedError(Exception):
+    """Named as TensorFlow's."""
+
+
+def test_the_figures_of_resnet_50_are_a_line() -> None:
+    """As measured on an H200 (MB): what two sizes say of the next is right within 5 %."""
+    peaks = {16: 214, 32: 324, 64: 554, 128: 999, 256: 1900}
+    need = fitted({size: peaks[size] * MB for size in (32, 64)})
+    for size, peak in peaks.items():
+        assert need.at(size) == pytest.approx(peak * MB, rel=0.05)
+
+
+def test_what_is_not_known_is_nothing_and_fits() -> None:
+    assert fitted({}) == NOTHING
+    assert fitted({8: 0, 16: 0}) == NOTHING
+    assert NOTHING.fits(65_536, 0)
+    assert fitted({8: 800}) == Need(0, 100)
+    assert fitted({8: 800, 16: 700}) == Need(800, 0)
+    assert not Need(50, 10).fits(5, 100)
+    assert Need(50, 10).fits(4, 100)
+
+
+def _sweep(memory: Any, device: str = "GPU") -> tuple[Sweep, Callable[[list[Any]], object]]:
+    samples = Samples([np.ones((2, 4), np.float32)])
+    return Sweep(samples, memory, device, lambda text: None), getattr(memory, "take", len)
+
+
+def test_the_search_never_tries_what_the_line_says_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = FakeMemory(1000 * MB)
+    sweep, run = _sweep(memory)
+    monkeypatch.setattr("penstock.model.pace.in_flight", lambda call: call() or 1e-3)
+    sweep.guess_need(run)
+    assert sweep.need == Need(100 * MB, 7 * MB)
+    assert sweep.first_top() == 64
+    found = sweep.search(run, {1: 1e-3}, 2048, lambda: False)
+    room = (920 - 100) // 7
+    assert found.best == memory.largest == room
+    assert "do not fit" in found.why
+    assert sweep.told_memory()["per_row"] == pytest.approx(7 * MB)
+    assert sweep.told_memory()["peaks"][str(room)] == (100 + 7 * room) * MB
+
+
+def test_what_does_not_fit_all_the_same_is_said() -> None:
+    sweep, run = _sweep(FakeMemory(150 * MB))
+    with pytest.raises(DoesNotFit):
+        sweep.measure(run, 64)
+    with pytest.raises(ZeroDivisionError):
+        sweep.measure(lambda rows: 1 / 0, 1)
+
+
+def test_a_cpu_has_nothing_to_tell_and_room_for_all() -> None:
+    sweep, run = _sweep(NoMemory(), "CPU")
+    assert sweep.measure(run, 4) > 0
+    assert sweep.told_memory() == {}
+    assert sweep.fits(1 << 20)
+    samples = Samples([np.ones((2, 1 << 20), np.float32)])
+    assert most_rows(samples, 0) == 128
+    assert most_rows(samples, 7) == 7
+
+
+def test_a_ladder_is_cut_to_the_memory_that_there_is() -> None:
+    need = Need(100, 10)
+    assert cut((1, 8, 64), need, 0) == (1, 8, 64)
+    assert cut((1, 8, 64), need, 1000) == (1, 8, 64)
+    assert cut((1, 8, 64), need, 500) == (1, 8, 32)  # 36 would fit, too
+    assert cut((1, 8, 64), need, 490) == (1, 8, 32)
+    assert cut((1, 8, 64), need, 200) == (1, 8)
+    assert cut((1, 8, 64), need, 100) == (1,)
+    assert cut((1, 8, 64), Need(100, 0), 50) == (1,)
