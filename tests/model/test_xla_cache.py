@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,46 @@ def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
     xla_cache.make_room(tmp_path, 250)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "older"]
+
+
+_START = """
+import sys
+import numpy as np
+import tensorflow as tf
+from penstock.config import Model
+from penstock.model.load import load
+
+for number in range(int(sys.argv[2])):
+    tf.function(lambda x: x + number)(tf.constant(1.0))  # TensorFlow counts what was traced
+model = load(Model(sys.argv[1], compile="frozen-xla", max_batch=2))
+outputs = model(np.ones((2, 4), np.float32), 2)[1]
+model.warm_up()
+print(model.cached, outputs[0].sum())
+"""
+
+
+def test_a_second_start_finds_the_programs_of_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "xla"
+    environment = {
+        **os.environ,
+        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory={folder}",
+        "PENSTOCK_CACHE": str(tmp_path / "cache"),
+    }
+    saved = str(tmp_path / "small.keras")
+    make = (
+        "import keras; keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])"
+        f".save({saved!r})"
+    )
+    subprocess.run([sys.executable, "-c", make], check=True, capture_output=True)
+    told, kept = [], []
+    for traced_before in ("0", "7"):
+        command = [sys.executable, "-c", _START, saved, traced_before]
+        done = subprocess.run(
+            command, env=environment, check=True, capture_output=True, text=True, timeout=100
+        )
+        told.append(done.stdout.split())
+        kept.append(sorted(path.name for path in folder.iterdir()))
+    assert [cached for cached, _ in told] == ["False", "True"]
+    assert told[0][1] == told[1][1]
+    assert kept[0]
+    assert kept[0] == kept[1]

@@ -62,8 +62,12 @@ class Places:
             return ""
         return f"it had {amount(share.promise.size)} of {self.label(index)}"
 
-    def settle(self, index: int, pid: int) -> None:
-        """The worker has taken what it needs: give back the rest."""
+    def settle(self, index: int, pid: int, computes_there: bool) -> None:
+        """The worker has taken what it needs: give back the rest.
+
+        `computes_there`: whether one of its models is known to. If none is, and NVML does not know
+        the process, it has taken nothing.
+        """
         share = self._shares[index]
         if share is None or not self._automatic:
             return
@@ -73,8 +77,9 @@ class Places:
             if card.uuid == share.promise.card
             for use in card.processes
         ).get(pid)
-        if taken is None:
+        if taken is None and computes_there:
             return
+        taken = taken or 0
         wanted = taken + taken // 10 + _SPARE
         share.change(size=min(wanted, share.promise.size), used=taken)
         _log.info("worker %d holds %s of %s", index, amount(taken), self.label(index))

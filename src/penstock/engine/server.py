@@ -393,7 +393,8 @@ class Server:
 
     def warm(self, index: int) -> None:
         """A worker has all that it needs of its device."""
-        self._places.settle(index, self._processes[index].popen.pid)
+        on_gpu = any(card.facts.get("device") == "GPU" for card in self._core.cards.values())
+        self._places.settle(index, self._processes[index].popen.pid, on_gpu)
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""

@@ -16,6 +16,7 @@ import dataclasses
 import logging
 import re
 import statistics
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -31,11 +32,12 @@ from penstock.model.circumstances import circumstances, device_kind
 from penstock.model.examine import Examination
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
-from penstock.model.handover import to_array, to_tensor
+from penstock.model.handover import gathered, to_array, to_tensor
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
 from penstock.model.peak import Need, cut, memory_of
 from penstock.model.runtime import tf
 from penstock.model.samples import Samples, find_samples
+from penstock.model.traffic import Traffic
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, numpy_dtype
 
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
 _KEPT = 256
+_ANY = 1 << 31  # rows
 _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
 
 
@@ -75,9 +78,11 @@ class Compiled:
         self._thorough = thorough
         self._tell = tell
         self._runs: dict[Shapes, Run] = {}
+        self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
+        self._sizes = threading.Lock()  # what is warm is changed by several threads
         self._warm: list[int] = []
-        self._most = 1 << 31  # rows that fit into the device's memory, as far as is known
+        self._most = _ANY  # rows that fit into the device's memory, as far as is known
         self._samples: Samples | None = None
         self._entry = Entry(circumstances(graph.key, model))
         if not self._remembered(graph):
@@ -112,18 +117,25 @@ class Compiled:
     def padded(self, rows: int) -> int:
         """The next size that is warm; the rows themselves where any size can be run."""
         warm = self._warm
-        if not warm or rows == 0:
+        if not warm or rows == 0 or rows > self._most:
             return rows
-        at = bisect_left(warm, rows)
-        return warm[at] if at < len(warm) else rows
+        for sizes in (warm, self._ladder):  # the second: when what was warm did not fit after all
+            at = bisect_left(sizes, rows)
+            if at < len(sizes):
+                return sizes[at]
+        return rows
 
     def _shorten(self, size: int) -> None:
         """A batch of this size did not fit into the device's memory: from now on only smaller ones.
 
         The batch itself is taken apart by whoever runs it.
         """
-        self._warm = [warm for warm in self._warm if warm < size] or self._warm[:1]
-        self._most = self._warm[-1] if self._warm else max(size // 2, 1)
+        with self._sizes:
+            most = max(size // 2, 1)
+            if self._warm:
+                self._warm = [warm for warm in self._warm if warm < size] or self._warm[:1]
+                most = max((rung for rung in self._ladder if rung < size), default=self._warm[0])
+            self._most = min(self._most, most)
         self.changed = True
         _log.warning(
             "out of memory at a batch of %d rows: at most %d from now on", size, self._most
@@ -138,15 +150,19 @@ class Compiled:
                 self._runs.clear()
             self._runs[shapes] = run
         try:
-            return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
+            with self._traffic.among_others():
+                return _ran(run, arrays)
+        except tf.errors.ResourceExhaustedError:
+            pass  # perhaps only because others were running
+        try:
+            with self._traffic.alone():
+                return _ran(run, arrays)
         except tf.errors.ResourceExhaustedError as error:
             self._shorten(len(arrays[0]))
             raise DeviceMemoryError(
                 f"a batch of {len(arrays[0])} rows needs more memory than the device has left: "
                 f"{_plainer(error).message.splitlines()[0]}"
             ) from None
-        except tf.errors.OpError as error:
-            raise _plainer(error) from None
 
     def _signature(self, outputs: list[Array]) -> Signature:
         kind = tuple((output.dtype, output.shape[1:]) for output in outputs)
@@ -214,6 +230,7 @@ class Compiled:
     def _begin(self, findings: Findings, samples: Samples | None) -> None:
         """Decide on sizes, and warm the smallest and the largest."""
         self._findings = findings
+        self._most = _ANY
         self.batched = not findings.unbatched
         sizes = self._model.ladder or tuple(findings.ladder) or ladder(findings.max_batch)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
@@ -228,6 +245,8 @@ class Compiled:
             )
             if samples is None:
                 raise ModelLoadError(f"it does not run any more in the mode {findings.mode}")
+        if samples is not None:
+            samples.place = gathered
         self._samples = samples
         latency = dict(findings.latency)
         if samples is not None:
@@ -262,6 +281,8 @@ class Compiled:
         latency = dict(self._findings.latency)
         changed = False
         for size in self._ladder:
+            if size > self._most:
+                break
             if str(size) in latency and (size in self._warm or not self._warm):
                 continue
             try:
@@ -270,8 +291,9 @@ class Compiled:
                 _log.warning("a batch of %d could not be warmed up: %s", size, error)
                 continue
             latency.setdefault(str(size), time_ns)
-            if self._warm:
-                self._warm = sorted({*self._warm, size})
+            with self._sizes:
+                if self._warm and size <= self._most:
+                    self._warm = sorted({*self._warm, size})
             changed = True
         self._findings = dataclasses.replace(self._findings, latency=latency)
         if changed:
@@ -325,6 +347,15 @@ def ladder(max_batch: int) -> tuple[int, ...]:
     """The sizes that are compiled by default: 1, 2, 4, and so on, and the largest."""
     sizes = [1 << power for power in range(max_batch.bit_length()) if 1 << power < max_batch]
     return (*sizes, max_batch)
+
+
+def _ran(run: Run, arrays: list[Any]) -> list[Array]:
+    try:
+        return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
+    except tf.errors.ResourceExhaustedError:
+        raise
+    except tf.errors.OpError as error:
+        raise _plainer(error) from None
 
 
 def _plainer(error: Any) -> Any:

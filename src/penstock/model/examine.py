@@ -23,7 +23,7 @@ from penstock.model.cache import Entry
 from penstock.model.choice import Choice, Chooser
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
-from penstock.model.handover import to_array, to_tensor
+from penstock.model.handover import gathered, to_array, to_tensor
 from penstock.model.independence import dependence
 from penstock.model.modes import Modes, shapes_of
 from penstock.model.operations import Operations
@@ -88,6 +88,7 @@ class Examination:
         )
         if samples is None:
             return self._unmeasured(missing)
+        samples.place = gathered
         self.samples = samples
         tolerance = self._model.tolerance or (
             COARSE_TOLERANCE

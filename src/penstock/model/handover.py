@@ -113,6 +113,14 @@ def stays_on_device(dtype: np.dtype[Any]) -> bool:
     return dtype == _BFLOAT16 or (dtype.kind in _CODES and dtype != np.dtype(np.int32))
 
 
+def gathered(array: Array) -> Array | OnDevice:
+    """The array where a worker would have it when it runs a batch: on the GPU, if there is one."""
+    if not stays_on_device(array.dtype) or not tf.config.list_logical_devices("GPU"):
+        return array
+    with tf.device("/GPU:0"):
+        return OnDevice(tf.identity(to_tensor(array)), array.shape, None)
+
+
 def on_device(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
     """A tensor that lies at this place in the memory of the GPU; the caller keeps the memory."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)

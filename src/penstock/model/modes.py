@@ -33,6 +33,8 @@ from typing import Any
 
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from penstock.model import xla_cache
+from penstock.model.frozen import Written, numbered, read_again, write_down
 from penstock.model.graph import Graph
 from penstock.model.handover import dtype_of
 from penstock.model.runtime import tf
@@ -55,6 +57,7 @@ class Modes:
         self._runs: OrderedDict[tuple[str, Shapes], Bound] = OrderedDict()
         self._traceable_open = frozen is not None
         self.lands = bool(tf.config.list_logical_devices("GPU"))  # outputs go to the host
+        self._lasting = xla_cache.used()  # XLA's programs are kept for the next start
         self.needs_sizes = ""  # why the graph cannot be traced with open sizes, if it cannot
         if frozen is not None:
             self._runs["frozen", self.open] = frozen
@@ -111,6 +114,8 @@ class Modes:
             made = Bound(self._trace(shapes))
         elif mode == "frozen":
             made = _freeze(self._bound("function", shapes).function)
+            if self._lasting and not made.rest:
+                made = reread(write_down(made.function), self._specs(shapes))
         elif mode.endswith(_LANDED):
             made = self._land(self._bound(mode.removesuffix(_LANDED), shapes), shapes)
         else:
@@ -139,7 +144,10 @@ class Modes:
         def outer(*tensors: Any) -> Any:
             return _on_host(compiled(*tensors)) if self.lands else compiled(*tensors)
 
-        return Bound(outer.get_concrete_function(*self._specs(shapes)))
+        if not inner.checksum:
+            return Bound(outer.get_concrete_function(*self._specs(shapes)))
+        with numbered(f"{inner.checksum} {shapes} {self.lands}"):
+            return Bound(outer.get_concrete_function(*self._specs(shapes)))
 
     def _land(self, inner: Bound, shapes: Shapes) -> Bound:
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -176,6 +184,8 @@ class Bound:
     """
 
     def __init__(self, function: Any, rest: Sequence[Any] | None = None) -> None:
+        self.checksum = ""  # of a graph that is the same in every process
+        self.written: Written | None = None  # that graph, until it is kept
         self.function = function
         self.rest = list(function.captured_inputs if rest is None else rest)
         self._outputs = [tensor.dtype for tensor in function.outputs]
@@ -183,6 +193,15 @@ class Bound:
     def __call__(self, tensors: list[Any]) -> list[Any]:
         """Run it."""
         return list(_call(args=tensors + self.rest, Tout=self._outputs, f=self.function))
+
+
+def reread(written: Written, specs: Sequence[Any]) -> Bound:
+    """A graph that was written down, in this process or in an earlier one."""
+    checksum = written.checksum
+    bound = Bound(read_again(written, specs, checksum))
+    bound.checksum = checksum
+    bound.written = written
+    return bound
 
 
 def _freeze(function: Any) -> Bound:

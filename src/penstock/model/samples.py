@@ -30,10 +30,12 @@ class Samples:
     def __init__(self, arrays: list[Array]) -> None:
         self._arrays = arrays
         self.different = len(arrays[0])
+        self.place: Callable[[Array], Any] = lambda array: array  # where batches are gathered
 
-    def rows(self, count: int) -> list[Array]:
+    def rows(self, count: int) -> list[Any]:
         """So many rows, one after the other and from the start again, as a batch has them."""
-        return self.chosen([row % self.different for row in range(count)])
+        chosen = self.chosen([row % self.different for row in range(count)])
+        return [self.place(array) for array in chosen]
 
     def chosen(self, which: list[int]) -> list[Array]:
         """These rows, by number, in this order."""

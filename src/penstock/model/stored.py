@@ -10,7 +10,6 @@ not tell. What is kept has the weights in it; the oldest go when all of it is mo
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -22,9 +21,10 @@ from penstock.model.assemble import known_key
 from penstock.model.cache import Entry
 from penstock.model.circumstances import circumstances
 from penstock.model.contents import keepable
+from penstock.model.frozen import Written, write_down
 from penstock.model.graph import Graph
 from penstock.model.handover import dtype_of
-from penstock.model.modes import Bound
+from penstock.model.modes import Bound, reread
 from penstock.model.runtime import tf
 from penstock.spec import Signature, TensorSpec
 
@@ -62,24 +62,24 @@ def keep(entry: Entry, model: Model, inputs: Signature, outputs: Signature, boun
     try:
         if path.exists() or bound.rest or not keepable(model, model.source):
             return
-        graph = bound.function.graph.as_graph_def()
-        if graph.ByteSize() > _MOST:
+        written = bound.written or write_down(bound.function)
+        bound.written = None
+        if len(written.data) > _MOST:
             return
-        data = graph.SerializeToString()
         header = {
             "format": _FORMAT,
-            "checksum": hashlib.sha256(data).hexdigest(),
+            "checksum": written.checksum,
             "inputs": inputs,
             "outputs": outputs,
-            "feeds": [tensor.name for tensor in bound.function.inputs],
-            "fetches": [tensor.name for tensor in bound.function.outputs],
+            "feeds": written.feeds,
+            "fetches": written.fetches,
         }
         aside = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             aside.touch(0o600)
             with aside.open("wb") as file:
                 file.write(json.dumps(header).encode() + b"\n")
-                file.write(data)
+                file.write(written.data)
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
@@ -98,25 +98,19 @@ def _read(path: Path) -> tuple[Signature, Signature, Bound]:
             raise ValueError(f"{path} is another user's")  # a graph can do more than compute
         header = json.loads(file.readline())
         data = file.read()
-    if header["format"] != _FORMAT or header["checksum"] != hashlib.sha256(data).hexdigest():
+    written = Written(data, header["feeds"], header["fetches"])
+    if header["format"] != _FORMAT or header["checksum"] != written.checksum:
         raise ValueError(f"{path} is damaged, or of another format")
     inputs, outputs = (
         tuple(TensorSpec(*tensor) for tensor in header[side]) for side in ("inputs", "outputs")
     )
-    definition = tf.compat.v1.GraphDef()
-    definition.ParseFromString(data)
-
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def function(*tensors: Any) -> Any:
-        return tf.graph_util.import_graph_def(
-            definition,
-            input_map=dict(zip(header["feeds"], tensors, strict=True)),
-            return_elements=header["fetches"],
-            name="",
-        )
-
-    specs = [tf.TensorSpec((None, *t.shape), dtype_of(t.dtype)) for t in inputs]
-    return inputs, outputs, Bound(function.get_concrete_function(*specs))
+    specs = [
+        tf.TensorSpec((None, *t.shape), dtype_of(t.dtype), f"input_{index}")
+        for index, t in enumerate(inputs)
+    ]
+    bound = reread(written, specs)
+    bound.written = None
+    return inputs, outputs, bound
 
 
 def _make_room(folder: Path) -> None:

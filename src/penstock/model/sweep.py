@@ -115,5 +115,5 @@ def most_rows(samples: Samples, allowed: int) -> int:
     """How large a batch may be at all: what the settings allow, else what buffers can hold."""
     if allowed:
         return allowed
-    row = sum(array.nbytes for array in samples.rows(1))
+    row = sum(array.nbytes for array in samples.chosen([0]))
     return max(1, min(MOST, _BATCH_BYTES // max(row, 1)))

@@ -51,6 +51,11 @@ def prepare(gpu: bool | None = None) -> Path | None:
     return folder
 
 
+def used() -> bool:
+    """Whether TensorFlow keeps XLA's programs in this process."""
+    return _FOLDER in os.environ.get(_FLAGS, "")
+
+
 def make_room(folder: Path, most: int = MOST) -> None:
     """Remove what was used longest ago, until the rest is small enough."""
     kept: list[tuple[float, int, Path]] = []

@@ -1,0 +1,148 @@
+"""Shares of cards' memory, on a machine whose cards are made up: taken, settled, given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.config import EngineConfig, Model
+from penstock.devices import ledger, mps
+from penstock.devices.limit import MEMORY
+from penstock.engine.places import Places
+from penstock.errors import DeviceMemoryError
+from tests.conditions import until
+from tests.devices.conftest import GB, Machine, machine  # noqa: F401
+
+CARD = "GPU-aaaa-1"
+FUNCTIONS = Path(__file__).resolve().parent.parent / "models" / "functions.py"
+
+
+def _places(*models: str, name: str = "test", **settings: Any) -> Places:
+    made = [Model(source) for source in models or ["m:f"]]
+    return Places(made, EngineConfig(name=name, **settings))
+
+
+def _promised() -> list[int]:
+    return [promise.size for promise in ledger.promises()]
+
+
+def test_all_that_is_left_of_a_card_until_the_workers_are_gone(machine: Machine) -> None:  # noqa: F811
+    machine.set({"uuid": CARD, "name": "Fake A", "used": 4 * GB})
+    places = _places(name="first")
+    assert len(places) == 1
+    assert places.label(0) == "gpu:0 Fake A"
+    environment = places.environment(0)
+    assert environment["CUDA_VISIBLE_DEVICES"] == CARD
+    assert environment[MEMORY] == str(12 * GB)
+    assert places.numbers(0) == "it had 12.0 GB of gpu:0 Fake A"
+    with pytest.raises(DeviceMemoryError) as refused:
+        _places()
+    assert "0 MB left of 16.0 GB" in str(refused.value)
+    assert "12.0 GB promised to process" in str(refused.value)
+    assert "(engine first)" in str(refused.value)
+    places.release()
+    assert _promised() == []
+    places.release()
+
+
+def test_cpus_have_no_share(machine: Machine) -> None:  # noqa: F811
+    places = _places(devices="cpu", workers=2)
+    assert len(places) == 2
+    assert places.environment(1)["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert places.numbers(1) == ""
+    places.settle(1, 1, True)
+    assert _promised() == []
+
+
+def test_workers_on_one_card_have_equal_shares(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mps, "running", lambda: True)
+    places = _places(devices="gpu", workers=3)
+    sizes = _promised()
+    assert sum(sizes) == 16 * GB
+    assert max(sizes) - min(sizes) <= 2
+    places.release()
+
+
+def test_a_model_that_cannot_fit_is_refused_before_anything_starts(
+    machine: Machine,  # noqa: F811
+) -> None:
+    large = machine.place / "large.h5"
+    with large.open("wb") as file:
+        file.truncate(60 * GB)  # a third of it may be weights
+    machine.set({"uuid": "GPU-a", "total": 80 * GB}, {"uuid": "GPU-b"})
+    with pytest.raises(DeviceMemoryError) as refused:
+        _places(str(large))
+    assert "20.0 GB" in str(refused.value)
+    assert "16.0 GB left of 16.0 GB" in str(refused.value)
+    assert _promised() == []  # nor is what was taken of the first card kept
+    places = _places(str(large), devices="gpu:0", gpu_memory=30 * GB)
+    assert _promised() == [30 * GB]
+    places.release()
+
+
+def test_what_was_not_needed_is_given_back_when_a_worker_is_warm(
+    machine: Machine,  # noqa: F811
+) -> None:
+    places = _places()
+    places.settle(0, 4711, True)  # whose use is not known
+    assert _promised() == [16 * GB]
+    machine.set({"uuid": CARD, "used": 4 * GB, "processes": [[4711, 4 * GB], [1, None]]})
+    places.settle(0, 4711, True)
+    (held,) = _promised()
+    assert 4 * GB < held < 5 * GB
+    other = _places(gpu_memory=10 * GB)
+    assert int(places.environment(0)[MEMORY]) == held  # what another process in its place gets
+    machine.set({"uuid": CARD, "used": 8 * GB, "processes": [[4711, 8 * GB]]})
+    places.settle(0, 4711, True)
+    assert sorted(_promised()) == [held, 10 * GB]  # never more than it has
+    machine.set({"uuid": CARD, "used": GB, "processes": [[4712, GB]]})
+    other.settle(0, 4712, True)
+    assert sorted(_promised()) == [held, 10 * GB]  # what the settings say stays
+    places.release()
+    other.release()
+
+
+def test_two_engines_are_never_promised_the_same_memory(machine: Machine) -> None:  # noqa: F811
+    model = penstock.Model(f"{FUNCTIONS}:doubled")
+    with penstock.Engine(model, name="one", gpu_memory=10 * GB) as one:
+        assert one.statistics().workers[0].device.startswith("gpu:0")
+        np.testing.assert_array_equal(one.predict(np.ones(3)), np.full(3, 2.0))
+        assert _promised() == [10 * GB]
+        two = penstock.Engine(model, name="two", gpu_memory=7 * GB)
+        with pytest.raises(DeviceMemoryError, match=r"6\.0 GB left of 16\.0 GB.*engine one"), two:
+            pass
+        with penstock.Engine(model, name="three", gpu_memory=6 * GB):
+            assert sorted(_promised()) == [6 * GB, 10 * GB]
+    until(lambda: not _promised())
+
+
+HUNGRY = """
+import json, os, pathlib
+
+class Hungry:
+    def __init__(self):
+        card = {"uuid": "GPU-aaaa-1", "used": 2 << 30, "processes": [[os.getpid(), 2 << 30]]}
+        new = pathlib.Path(os.environ["FAKE_NVML"] + ".worker")
+        new.write_text(json.dumps([card]))
+        new.rename(os.environ["FAKE_NVML"])
+
+    def __call__(self, x):
+        return x
+"""
+
+
+def test_an_engine_settles_when_its_worker_is_warm(machine: Machine) -> None:  # noqa: F811
+    (machine.place / "hungry.py").write_text(HUNGRY)
+    model = penstock.Model(f"{machine.place / 'hungry.py'}:Hungry")
+    with penstock.Engine(model, name="one"):
+        until(lambda: _promised() == [2 * GB + 2 * GB // 10 + (256 << 20)])
+        with penstock.Engine(model, name="two", gpu_memory=8 * GB):
+            assert len(_promised()) == 2
+    until(lambda: not _promised())

@@ -1,0 +1,178 @@
+"""Models on devices of their own, tried without one: where outputs go, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.config import COMPILE_MODES, Model
+from penstock.errors import DeviceMemoryError
+from penstock.spec import TensorSpec
+from penstock.transport import messages as m
+from tests.conditions import until
+from tests.model.graphs import aligned, compiled, graph
+from tests.model.networks import graph_of, network, rows_for
+from tests.model.tensorflow_process import in_tensorflow
+from tests.worker.slots import ClientMemory
+
+OUTPUT = (TensorSpec("float32", (3,)),)
+
+
+@pytest.mark.parametrize("kind", ["dense", "two"])
+@in_tensorflow
+def test_outputs_that_land_on_the_host_are_the_same_in_every_mode(kind: str) -> None:
+    import tensorflow as tf
+
+    from penstock.model.modes import Modes, shapes_of
+
+    made = graph_of(Model(network(kind)))
+    rows = rows_for(kind, 4)
+    given = [tf.constant(rows[spec.name]) for spec in made.inputs]
+    answers: list[list[Any]] = []
+    for lands in (False, True):
+        modes = Modes(made)
+        modes.lands = lands
+        for mode in COMPILE_MODES:
+            run = modes.run(mode, shapes_of(given))
+            answers.append([tensor.numpy() for tensor in run(given)])
+            operations = run.function.graph.get_operations()
+            copies = [each for each in operations if each.type == "Identity"]
+            assert any("CPU:0" in copy.device for copy in copies) == lands
+    for answer in answers[1:]:
+        for one, other in zip(answer, answers[0], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    modes.settle("frozen")  # what lands is kept with what it is made of
+    again = [tensor.numpy() for tensor in modes.run("frozen", shapes_of(given))(given)]
+    np.testing.assert_allclose(again[0], answers[0][0], rtol=1e-4, atol=1e-5)
+
+
+@in_tensorflow
+def test_what_tensorflow_keeps_on_the_host() -> None:
+    from penstock.model.handover import stays_on_device
+    from penstock.transport.tensors import numpy_dtype
+
+    names = ("uint8", "int64", "float16", "bfloat16", "float32", "complex64")
+    assert all(stays_on_device(numpy_dtype(name)) for name in names)
+    assert not any(stays_on_device(numpy_dtype(name)) for name in ("int32", "bool", "string"))
+
+
+def _small(made: Any, most: int) -> list[int]:
+    """From now on batches of more rows are too large for the device; returns what is tried."""
+    import tensorflow as tf
+
+    tried: list[int] = []
+    whole = made._modes.run
+
+    def run(mode: str, shapes: Any) -> Any:
+        inner = whole(mode, shapes)
+
+        def limited(tensors: list[Any]) -> Any:
+            tried.append(len(tensors[0]))
+            if len(tensors[0]) > most:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\nmore")
+            return inner(tensors)
+
+        return limited
+
+    made._modes.run = run
+    made._runs.clear()
+    return tried
+
+
+def _doubled(**settings: Any) -> Any:
+    return compiled(graph(lambda x: x * 2), compile="xla", max_batch=32, **settings)
+
+
+@in_tensorflow
+def test_a_batch_that_does_not_fit_cuts_the_ladder_below_it() -> None:
+    made = _doubled()
+    assert made.warm_up()
+    tried = _small(made, 8)
+    x = aligned(np.ones((20, 3), np.float32))
+    with pytest.raises(DeviceMemoryError, match="a batch of 32 rows needs more memory"):
+        made(x, 20)
+    assert made.changed
+    facts = made.facts()
+    assert facts["ladder"] == [1, 2, 4, 8, 16]
+    assert facts["max_batch"] == 16
+    with pytest.raises(DeviceMemoryError, match="20 rows: the device has memory for 16"):
+        made(x, 20)  # it is not tried again
+    with pytest.raises(DeviceMemoryError):
+        made(x[:9], 9)
+    assert tried == [32, 32, 16, 16]  # the second time alone, without others beside it
+    _, (output,) = made(x[:5], 5)
+    assert output.tolist() == [[2.0] * 3] * 5
+    assert made.facts()["max_batch"] == 8
+    made._shorten(32)  # a larger one that was on its way ends later
+    assert made.facts()["max_batch"] == 8
+
+
+@in_tensorflow
+def test_it_is_cut_no_further_than_that_before_all_sizes_are_warm() -> None:
+    made = _doubled()
+    assert made.facts()["ladder"] == [1, 32]
+    tried = _small(made, 16)
+    x = aligned(np.ones((20, 3), np.float32))
+    with pytest.raises(DeviceMemoryError):
+        made(x, 20)
+    assert made.facts()["max_batch"] == 16
+    made(x[:5], 5)
+    assert tried == [32, 32, 8]  # a size of the ladder, though not a warm one
+    assert made.warm_up()
+    assert made.facts()["ladder"] == [1, 2, 4, 8, 16]
+    assert max(tried[2:]) == 16  # what does not fit is not warmed up
+
+
+@in_tensorflow
+def test_where_nothing_is_padded_it_is_cut_to_half() -> None:
+    made = compiled(graph(lambda x: x * 2), compile="function", max_batch=32)
+    _small(made, 6)
+    x = aligned(np.ones((32, 3), np.float32))
+    for rows, most in ((32, 16), (12, 6)):
+        with pytest.raises(DeviceMemoryError):
+            made(x[:rows], rows)
+        assert made.facts()["max_batch"] == most
+        assert made.facts()["ladder"] == []
+    assert len(made(x[:6], 6)[1][0]) == 6
+
+
+@in_tensorflow
+def test_a_worker_answers_it_in_parts_and_tells() -> None:
+    from penstock.transport.channel import Channel, pair
+    from penstock.worker.loop import Worker
+    from penstock.worker.warmup import Ready
+
+    made = _doubled()
+    made.warm_up()
+    _small(made, 8)
+    ours, theirs = pair()
+    channel = Channel(ours)
+    worker = Worker(Channel(theirs), [Ready(made)])
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    memory = ClientMemory()
+    x = np.random.default_rng(3).random((30, 3), np.float32)
+    signature, item = memory.write(x)
+    channel.send(m.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
+    channel.send(m.encode(m.RunLayout(1, 0, signature)))
+    for batch in (1, 2):
+        channel.send(m.encode_run(batch, 1, [m.RUN_ITEM.pack(*item)])[0])
+        told: list[Any] = []
+        while not told or not isinstance(told[-1], m.Ran):
+            told.append(m.decode(until(channel.receive)[0]))
+        answered = np.full((30, 3), np.nan)
+        for part in (record for record in told if isinstance(record, m.ItemPart)):
+            (got,) = memory.read(item, OUTPUT, part.start, part.rows)
+            answered[part.start : part.start + part.rows] = got
+        np.testing.assert_array_equal(answered, x * 2)
+        facts = [json.loads(each.data) for each in told if isinstance(each, m.ModelFacts)]
+        assert [each["max_batch"] for each in facts] == ([8] if batch == 1 else [])
+    channel.send(m.encode(m.Stop(0.0)))
+    thread.join(20)
+    channel.close()
+    theirs.close()
+    memory.close()
