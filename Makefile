@@ -4,6 +4,7 @@ VENV := .venv
 BENCH_VENV := .venv-bench
 LOCK := requirements/lock.txt
 SECONDS ?= 600
+MODEL ?= checksum
 
 # The first of these that runs, is new enough and can make environments; or `make PYTHON=...`.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
@@ -64,8 +65,8 @@ bench-gpu:  ## measure ResNet-50 on a GPU, with the machine's own python3
 	PYTHONPATH=src python3 -m benchmarks.gpu $(ARGS)
 
 .PHONY: soak
-soak: venv  ## run it for long and look for leaks (SECONDS=600)
-	$(VENV)/bin/python -m benchmarks.soak --seconds $(SECONDS)
+soak: venv  ## run it for long and look for leaks (SECONDS=600 MODEL=checksum|digits)
+	$(VENV)/bin/python -m benchmarks.soak --model $(MODEL) --seconds $(SECONDS)
 
 # With the machine's own Python, which has TensorFlow for its GPU, and perhaps an older pytest
 # without plugins: so neither our options nor warnings as errors.

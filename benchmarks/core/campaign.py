@@ -5,7 +5,8 @@ sweep     each peer at each of its settings, briefly, and those with the most ro
 rounds    all systems in turn, at their best settings, several times: the machine is noisy, and
           only figures taken side by side can be compared
 driver    the HTTP client against a server that is hardly there
-scale     Penstock with ever more clients and the same number of requests outstanding
+scale     Penstock with ever more clients and the same number of requests outstanding in all, for
+          several such numbers
 memory    the engine process with no client and with many
 
 A system that fails is taken down as failed, and the run goes on.
@@ -19,7 +20,7 @@ from statistics import median
 from benchmarks.core import load
 from benchmarks.core.load import Sample, Timing
 from benchmarks.core.memory import held_by
-from benchmarks.core.plan import LATENCY, THROUGHPUT, Plan
+from benchmarks.core.plan import JUDGED_TOTAL, LATENCY, THROUGHPUT, TOTALS, Plan
 from benchmarks.core.processes import ChildFailed, Workspace
 from benchmarks.core.systems.interface import Load, Settings, System
 from benchmarks.core.systems.roster import DRIVER_LIMIT, PEERS, PENSTOCK
@@ -72,17 +73,22 @@ class Figures:
 
 @dataclass
 class Scale:
-    """Penstock's samples by number of clients."""
+    """Penstock's samples by number of requests outstanding in all, and of clients."""
 
-    samples: dict[int, list[Sample]] = field(default_factory=dict)
+    samples: dict[int, dict[int, list[Sample]]] = field(
+        default_factory=lambda: {total: {} for total in TOTALS}
+    )
     failures: list[str] = field(default_factory=list)
 
-    def rows_per_s(self, clients: int) -> float | None:
-        return middle([sample.rows_per_s for sample in self.samples.get(clients, [])])
+    def add(self, total: int, clients: int, sample: Sample) -> None:
+        self.samples[total].setdefault(clients, []).append(sample)
 
-    def loss(self, clients: int) -> float | None:
+    def rows_per_s(self, clients: int, total: int = JUDGED_TOTAL) -> float | None:
+        return middle([sample.rows_per_s for sample in self.samples[total].get(clients, [])])
+
+    def loss(self, clients: int, total: int = JUDGED_TOTAL) -> float | None:
         """The share of the rows a second with 4 clients that is lost with so many."""
-        few, many = self.rows_per_s(4), self.rows_per_s(clients)
+        few, many = self.rows_per_s(4, total), self.rows_per_s(clients, total)
         return None if few is None or many is None else 1 - many / few
 
 
@@ -219,12 +225,17 @@ class Campaign:
         scale = self.findings.scale
         settings = PENSTOCK.sweep(self._plan.quick)[0]
         for turn in range(self._plan.scale_rounds):
-            for crowd in self._plan.scale_loads():
+            for crowd in self._plan.scale_crowds():
                 self._announce(f"Scale, round {turn + 1}: {crowd.clients} clients")
                 try:
-                    with PENSTOCK.serve(settings, self._workspace) as endpoint:
-                        sample = self._measure(PENSTOCK, endpoint, crowd, self._plan.scale)
-                    scale.samples.setdefault(crowd.clients, []).append(sample)
+                    with (
+                        PENSTOCK.serve(settings, self._workspace) as endpoint,
+                        load.crowd(PENSTOCK, endpoint, crowd, self._workspace) as clients,
+                    ):
+                        for total in TOTALS:
+                            each = total // crowd.clients
+                            sample = clients.measure(self._plan.scale, each)
+                            scale.add(total, crowd.clients, sample)
                 except ChildFailed as failure:
                     scale.failures.append(self._note(failure))
 

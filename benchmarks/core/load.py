@@ -48,11 +48,15 @@ class Crowd:
         for member in self._members:
             member.hear(deadline)
 
-    def measure(self, timing: Timing) -> Sample:
-        """Let all clients run one load from a common start."""
+    def measure(self, timing: Timing, outstanding: int = 0) -> Sample:
+        """Let all clients run one load from a common start.
+
+        With `outstanding`, each client of Penstock has only so many requests under way.
+        """
+        load = Load(self._load.clients, outstanding or self._load.outstanding)
         start = time.monotonic() + 0.1 + 0.002 * self._load.clients
         measure_from = start + timing.warm_up
-        schedule = Schedule(start, measure_from, measure_from + timing.measure)
+        schedule = Schedule(start, measure_from, measure_from + timing.measure, outstanding)
         for member in self._members:
             member.say(asdict(schedule))
         deadline = schedule.until + _DRAIN_WITHIN
@@ -65,7 +69,7 @@ class Crowd:
         p50, p99 = np.percentile(latencies, [50, 99]) / 1000
         cpu = sum(report["cpu_s"] for report in reports)
         return Sample(
-            load=self._load.label,
+            load=load.label,
             seconds=timing.measure,
             requests=int(latencies.size),
             rows_per_s=round(latencies.size / timing.measure, 1),

@@ -20,7 +20,7 @@ class PenstockExchange:
     def run(self, rows: Rows, recorder: Recorder) -> None:
         submit = self._client.submit
         pending: deque[tuple[int, int, Future[Any]]] = deque()
-        for slot in range(self._outstanding):
+        for slot in range(recorder.outstanding or self._outstanding):
             pending.append((slot, time.monotonic_ns(), submit(rows.fresh(slot)[None])))
         while pending:
             slot, sent_at, future = pending.popleft()

@@ -7,7 +7,8 @@ from benchmarks.core.systems.interface import Load
 
 THROUGHPUT = Load(clients=4, outstanding=8)
 LATENCY = Load(clients=1, outstanding=1)
-TOTAL_OUTSTANDING = 256
+JUDGED_TOTAL = 256  # requests outstanding in all, by which the goal is judged
+TOTALS = (JUDGED_TOTAL, 1024, 2048)  # ascending: each adds to what the clients hold
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Plan:
     memory: Timing
     memory_clients: int
 
-    def scale_loads(self) -> list[Load]:
-        """The same number of requests outstanding, from ever more processes."""
-        return [Load(clients, TOTAL_OUTSTANDING // clients) for clients in self.scale_clients]
+    def scale_crowds(self) -> list[Load]:
+        """Ever more processes, that may have the most of the totals outstanding between them."""
+        return [Load(clients, max(TOTALS) // clients) for clients in self.scale_clients]
 
 
 FULL = Plan(
@@ -40,7 +41,7 @@ FULL = Plan(
     sweep_latency=Timing(warm_up=0.2, measure=0.5),
     throughput=Timing(warm_up=0.7, measure=3.0),
     latency=Timing(warm_up=0.3, measure=2.0),
-    scale=Timing(warm_up=1.0, measure=3.0),
+    scale=Timing(warm_up=0.7, measure=1.5),
     scale_rounds=2,
     scale_clients=(4, 16, 64, 256),
     memory=Timing(warm_up=0.2, measure=1.0),
@@ -55,7 +56,7 @@ QUICK = Plan(
     sweep_latency=Timing(warm_up=0.1, measure=0.3),
     throughput=Timing(warm_up=0.3, measure=1.0),
     latency=Timing(warm_up=0.2, measure=0.5),
-    scale=Timing(warm_up=0.5, measure=1.0),
+    scale=Timing(warm_up=0.3, measure=0.7),
     scale_rounds=1,
     scale_clients=(4, 256),
     memory=Timing(warm_up=0.1, measure=0.4),

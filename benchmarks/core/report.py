@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.core.campaign import Figures, Findings, described
 from benchmarks.core.goals import Verdict, goals_table, number
-from benchmarks.core.plan import TOTAL_OUTSTANDING, Plan
+from benchmarks.core.plan import JUDGED_TOTAL, Plan
 from benchmarks.core.systems.roster import PENSTOCK
 from benchmarks.core.work import ANSWER_WORDS, ROW_BYTES
 
@@ -28,16 +28,22 @@ def as_json(
         "figures": {name: _figures(figures) for name, figures in findings.figures.items()},
         "driver": _figures(findings.driver) if findings.driver else None,
         "scale": {
-            "total_outstanding": TOTAL_OUTSTANDING,
+            "judged_total": JUDGED_TOTAL,
             "failures": scale.failures,
-            "clients": [
+            "totals": [
                 {
-                    "clients": clients,
-                    "rows_per_s": scale.rows_per_s(clients),
-                    "loss": scale.loss(clients),
-                    "samples": [asdict(sample) for sample in samples],
+                    "total_outstanding": total,
+                    "clients": [
+                        {
+                            "clients": clients,
+                            "rows_per_s": scale.rows_per_s(clients, total),
+                            "loss": scale.loss(clients, total),
+                            "samples": [asdict(sample) for sample in samples],
+                        }
+                        for clients, samples in by_clients.items()
+                    ],
                 }
-                for clients, samples in scale.samples.items()
+                for total, by_clients in scale.samples.items()
             ],
         },
         "memory": asdict(memory) | {"bytes_per_client": memory.bytes_per_client()}
@@ -113,14 +119,19 @@ def _settings(findings: Findings) -> Table:
 
 
 def _scale(findings: Findings) -> Table:
-    table = Table(title=f"Penstock, {TOTAL_OUTSTANDING} requests outstanding in all")
-    for column in ("clients", "rows/s", "lost against 4"):
-        table.add_column(column, justify="right")
-    for clients in findings.scale.samples:
-        loss = findings.scale.loss(clients)
-        table.add_row(
-            str(clients),
-            number(findings.scale.rows_per_s(clients)),
-            "—" if loss is None else f"{100 * loss:.0f} %",
-        )
+    scale = findings.scale
+    table = Table(
+        title=f"Penstock by requests outstanding in all; the goal is judged at {JUDGED_TOTAL}"
+    )
+    table.add_column("clients", justify="right")
+    for total in scale.samples:
+        table.add_column(f"{total:,}: rows/s", justify="right")
+        table.add_column("lost against 4", justify="right")
+    for clients in scale.samples[JUDGED_TOTAL]:
+        cells = []
+        for total in scale.samples:
+            loss = scale.loss(clients, total)
+            cells.append(number(scale.rows_per_s(clients, total)))
+            cells.append("—" if loss is None else f"{100 * loss:.0f} %")
+        table.add_row(str(clients), *cells)
     return table

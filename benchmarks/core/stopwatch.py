@@ -18,11 +18,15 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Schedule:
-    """The common times of all clients of a load, in seconds."""
+    """The common times of all clients of a load, in seconds.
+
+    `outstanding`: how many requests each has under way, if fewer than it may; 0: all.
+    """
 
     start: float
     measure_from: float
     until: float
+    outstanding: int = 0
 
     def wait_for_start(self) -> None:
         time.sleep(max(0.0, self.start - time.monotonic()))
@@ -32,6 +36,7 @@ class Recorder:
     """Counts the requests of one client whose answers came within the counted time."""
 
     def __init__(self, schedule: Schedule) -> None:
+        self.outstanding = schedule.outstanding
         self._from = int(schedule.measure_from * NANOSECONDS)
         self._until = int(schedule.until * NANOSECONDS)
         self._latencies: list[int] = []

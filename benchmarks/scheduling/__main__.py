@@ -1,7 +1,7 @@
 """The command: python -m benchmarks.scheduling [--quick] [--seeds N] [--only CELL] [--table NAME].
 
 Writes results.json, table.txt and a picture for each device, unless only some cells were asked for
-and no `--out` was given. Ends with 1 when a goal is not met, or not surely.
+and no `--out` was given. Ends with 1 when a required goal is not met, or not surely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.scheduling.campaign import FULL, POLICIES, QUICK, Findings, camp
 from benchmarks.scheduling.devices import DEVICES
 from benchmarks.scheduling.verdicts import Verdict, verdicts
 
-_WIDTH = 170
+_WIDTH = 180
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
     if out is not None:
         _write(out, findings, judged, run)
         console.print(f"Written to {out}")
-    return 0 if all(verdict.met for verdict in judged) else 1
+    return 0 if all(verdict.met for verdict in judged if verdict.required) else 1
 
 
 def _arguments() -> argparse.Namespace:

@@ -6,7 +6,8 @@ seed are pairs. Times are nanoseconds; an arrival is when the client sends.
 - `poisson`: requests independent of each other
 - `bursty`: Poisson at one of two rates, in turn for exponential times (a Markov-modulated process):
   a third of the time 2.5 times the mean rate, else a quarter of it
-- `Loop`: clients that send their next request when an answer has come, after a short `think` time
+- `Loop`: clients that send their next request when an answer has come, after a short `think` time,
+  between nothing and a most
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def senders(seed: int, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Loop:
-    """`clients` clients with `outstanding` requests each."""
+    """`clients` clients with `outstanding` requests each, that think for `think` at most."""
 
     clients: int
     outstanding: int
+    think: int = THINK
 
     @property
     def total(self) -> int:
@@ -68,7 +70,7 @@ class Loop:
 
     def thinks(self, seed: int) -> list[Iterator[int]]:
         """For each of the outstanding requests, how long its client takes to send the next."""
-        table = _random(seed, 4).integers(0, THINK, (self.total, 512)).tolist()
+        table = _random(seed, 4).integers(0, self.think, (self.total, 512)).tolist()
         return [_cycle(row) for row in table]
 
 

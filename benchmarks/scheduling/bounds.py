@@ -52,7 +52,7 @@ def latency(device: Device, sent: Sequence[int], share: float, deadline: int) ->
 def cycle(device: Device, loop: arrivals.Loop) -> float:
     """The least mean time, in ns, from one answer to the next in each of a loop's places."""
     options: list[tuple[float, float, float]] = []  # rows, device time, places' time; a batch
-    fixed = arrivals.THINK / 2 + 4 * MESSAGE
+    fixed = loop.think / 2 + 4 * MESSAGE
     for rows in range(1, min(loop.total, device.max_batch) + 1):
         busy = device.busy[rows] / device.workers
         spent = rows * (fixed + device.gather[rows] + device.run[rows])

@@ -39,6 +39,8 @@ LOOPS = (
     arrivals.Loop(64, 1),
     arrivals.Loop(16, 16),
     arrivals.Loop(4, 8),
+    arrivals.Loop(16, 1, think=1 * MS),
+    arrivals.Loop(16, 1, think=3 * MS),
 )
 _NO_LOOP = arrivals.Loop(0, 0)
 _WARM = 0.1
@@ -59,7 +61,9 @@ class Cell:
     def name(self) -> str:
         """As `--only` takes it."""
         if self.kind == "closed":
-            return f"closed-{self.loop.clients}x{self.loop.outstanding}"
+            name = f"closed-{self.loop.clients}x{self.loop.outstanding}"
+            slow = self.loop.think != arrivals.THINK
+            return f"{name}-think-{self.loop.think / MS:g}ms" if slow else name
         return f"{self.kind}-{self.load:g}"
 
 
@@ -77,7 +81,7 @@ class Plan:
         return max(int(self.requests * scale), self.requests // 50 * cell.loop.total)
 
 
-FULL = Plan(6, 5_000, (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2))
+FULL = Plan(8, 5_000, (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2))
 QUICK = Plan(3, 1_500, (0.1, 0.3, 0.5, 0.8, 1.0))
 
 

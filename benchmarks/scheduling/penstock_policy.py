@@ -15,6 +15,7 @@ from penstock.scheduling.batcher import Batcher
 from penstock.scheduling.queue import Job, Lane
 from penstock.spec import TensorSpec
 
+HANDS = 3  # of a worker on a GPU
 _SIGNATURE = (TensorSpec("uint8", (1,), "x"),)
 
 
@@ -32,7 +33,7 @@ class Penstock:
         self._workers = [Worker(index) for index in range(device.workers)]
         for worker in self._workers:
             worker.started(1, 0)
-            worker.loaded(0)
+            worker.loaded(0, HANDS if device.gathers_beside else 1)
         self._launched = 0
         self._lost: list[Request] = []  # refused, or missed; handed over by the next `expire`
 

@@ -71,7 +71,8 @@ def _closed(axes: Axes, findings: list[Findings], what: str, capacity: float) ->
         axes.hlines(bound, cell - width / 2, cell + 0.8, color=_BOUND, linestyle=":")
     axes.set_xticks(
         [cell + 0.4 - width / 2 for cell in range(len(findings))],
-        [found.cell.name.removeprefix("closed-") for found in findings],
+        [found.cell.name.removeprefix("closed-").replace("-", "\n", 1) for found in findings],
+        fontsize=8,
     )
     axes.set_xlabel("clients × outstanding")
 

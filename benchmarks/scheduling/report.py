@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scheduling import arrivals
 from benchmarks.scheduling.campaign import OURS, Findings, Run
 from benchmarks.scheduling.devices import DEVICES, MESSAGE, MS
 from benchmarks.scheduling.verdicts import WITHIN, Ratio, Verdict, against_best, against_bound
@@ -21,7 +20,10 @@ def show(console: Console, findings: list[Findings], judged: list[Verdict]) -> N
         console.print(_device(device, list(found)))
     if all(OURS in found.runs and len(found.runs) > 1 for found in findings):
         console.print(_losses(findings))
-        console.print(_verdicts(judged))
+        required = [verdict for verdict in judged if verdict.required]
+        beside = [verdict for verdict in judged if not verdict.required]
+        console.print(_verdicts("Goals; ratios below 1: Penstock is better", required))
+        console.print(_verdicts("Beside the goals, not required", beside))
 
 
 def as_json(
@@ -33,7 +35,6 @@ def as_json(
         "machine": machine,
         "run": run,
         "message_ms": MESSAGE / MS,
-        "think_ms": [0, arrivals.THINK / MS],
         "devices": {
             name: asdict(device)
             | {"capacity": device.capacity, "deadline_ms": device.deadline / MS}
@@ -45,6 +46,7 @@ def as_json(
                 "device": found.cell.device,
                 "cell": found.cell.name,
                 "load": found.cell.load or None,
+                "think_ms": found.cell.loop.think / MS if found.cell.kind == "closed" else None,
                 "bound": asdict(found.bound),
                 "runs": {name: _columns(runs) for name, runs in found.runs.items()},
             }
@@ -118,8 +120,8 @@ def _losses(findings: list[Findings]) -> Table:
     return table
 
 
-def _verdicts(judged: list[Verdict]) -> Table:
-    table = Table(title="Goals; ratios below 1: Penstock is better")
+def _verdicts(title: str, judged: list[Verdict]) -> Table:
+    table = Table(title=title)
     for column in ("goal", "limit", "decided by", "ratio", "verdict"):
         table.add_column(column)
     for verdict in judged:

@@ -1,4 +1,4 @@
-"""The run itself: an engine, clients, and kills of both, every one to two seconds each.
+"""The run itself: an engine, clients, and kills of both, each after a while (`Kind`).
 
 Killed clients are replaced. In the end no more is killed, every client is told to finish, and the
 ledgers are judged.
@@ -18,22 +18,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.soak import leftovers
+from benchmarks.soak import digits, leftovers
 from benchmarks.soak.ledger import Judgement, Reader
 from penstock import Engine
 from penstock.errors import PenstockError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _WORK = Path(__file__).with_name("work.py")
-_SHORTEST, _LONGEST = 1.0, 2.0  # seconds between two kills
 _PROGRESS = 5.0
 _LAST_WORDS = 90.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is soaked: a model, the digits its clients ask for if any, and seconds between kills."""
+
+    name: str
+    model: str
+    digits: Path | None = None
+    worker_pause: tuple[float, float] = (1.0, 2.0)
+    client_pause: tuple[float, float] = (1.0, 2.0)
+
+
+def kind_of(name: str, folder: Path) -> Kind:
+    """Checksums, or digits, for which a network is trained first."""
+    if name == "checksum":
+        return Kind(name, f"{_WORK}:checksum")
+    trained = digits.train(folder)
+    # A worker with TensorFlow takes seconds to start: with fewer, none would ever be ready.
+    return Kind(name, str(trained.network), trained.digits, worker_pause=(5.0, 8.0))
 
 
 @dataclass
 class Outcome:
     """Everything that was counted."""
 
+    model: str = ""
     seconds: float = 0.0
     judgement: Judgement = field(default_factory=Judgement)
     killed_workers: int = 0
@@ -49,7 +69,7 @@ class Outcome:
 class ClientProcess:
     """One client, its ledger and its end."""
 
-    def __init__(self, address: Path, folder: Path, index: int) -> None:
+    def __init__(self, address: Path, folder: Path, index: int, asks_for: Path | None) -> None:
         self.ledger = folder / f"client-{index}.ledger"
         self.reader = Reader(self.ledger)
         self.killed = False
@@ -58,6 +78,7 @@ class ClientProcess:
             [
                 *(sys.executable, "-m", "benchmarks.soak.client"),
                 *(str(address), str(self.ledger), str(index << 40)),
+                *([str(asks_for)] if asks_for else []),
             ],
             stdin=subprocess.PIPE,
             stderr=self._errors,
@@ -100,16 +121,17 @@ class ClientProcess:
 class Campaign:
     """A soak run."""
 
-    def __init__(self, folder: Path, workers: int, clients: int, seed: int) -> None:
+    def __init__(self, kind: Kind, folder: Path, workers: int, clients: int, seed: int) -> None:
+        self._kind = kind
         self._folder = folder
         self._wanted = clients
         self._chance = random.Random(seed)
         self._clients: list[ClientProcess] = []
         self._finished: list[ClientProcess] = []
         self._counts: Counter[str] = Counter()
-        self._outcome = Outcome()
+        self._outcome = Outcome(kind.name)
         self._engine = Engine(
-            f"{_WORK}:checksum",
+            kind.model,
             folder=str(folder / "run"),
             workers=workers,
             max_batch=32,
@@ -139,17 +161,19 @@ class Campaign:
 
     def _soak(self, seconds: float, progress: Callable[[float, str], None]) -> None:
         began = time.monotonic()
-        next_worker, next_client = (began + self._pause() for _ in range(2))
+        kind = self._kind
+        next_worker = began + self._chance.uniform(*kind.worker_pause)
+        next_client = began + self._chance.uniform(*kind.client_pause)
         next_progress = began + _PROGRESS
         measured = False
         while (now := time.monotonic()) < began + seconds:
             self._fill()
             if now >= next_worker:
                 self._kill_worker()
-                next_worker = now + self._pause()
+                next_worker = now + self._chance.uniform(*kind.worker_pause)
             if now >= next_client:
                 self._kill_client()
-                next_client = now + self._pause()
+                next_client = now + self._chance.uniform(*kind.client_pause)
             if not measured and now >= began + min(10.0, seconds / 3):
                 measured = True
                 self._measure(last=False)
@@ -159,9 +183,6 @@ class Campaign:
             time.sleep(0.02)
         self._outcome.seconds = time.monotonic() - began
 
-    def _pause(self) -> float:
-        return self._chance.uniform(_SHORTEST, _LONGEST)
-
     def _fill(self) -> None:
         for client in [client for client in self._clients if client.ended_early()]:
             self._clients.remove(client)
@@ -169,8 +190,9 @@ class Campaign:
             self._outcome.faults.append(f"client ended by itself: {client.end(1)}")
         while len(self._clients) < self._wanted:
             self._outcome.clients += 1
+            number = self._outcome.clients
             self._clients.append(
-                ClientProcess(self._engine.address, self._folder, self._outcome.clients)
+                ClientProcess(self._engine.address, self._folder, number, self._kind.digits)
             )
 
     def _kill_worker(self) -> None:

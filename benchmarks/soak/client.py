@@ -1,8 +1,9 @@
 """A client process: asks in every way there is, and checks every answer.
 
-    python -m benchmarks.soak.client ADDRESS LEDGER FIRST_NUMBER
+    python -m benchmarks.soak.client ADDRESS LEDGER FIRST_NUMBER [DIGITS]
 
-Goes on until its input ends, then waits for what is open and exits. Usually it is killed before.
+Without a file of digits, it asks for checksums. Goes on until its input ends, then waits for what
+is open and exits. Usually it is killed before.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.soak.digits import Digits
 from benchmarks.soak.ledger import Ledger
-from benchmarks.soak.work import Array, draw_size, is_right
+from benchmarks.soak.work import Array, Checksum, Work
 from penstock import Client, connect
 from penstock.errors import PenstockError, RowsFailed
 
 _PATIENCE = 60.0  # seconds after which an answer counts as missing
-_WHOLE = 3 << 20  # bytes that one call carries at most
 _KNOWN = ("DeadlineExceeded", "Overloaded", "WorkerLost", "EngineClosed")
 
 
 class Asker:
     """Makes requests, remembers what they carry, enters how they end."""
 
-    def __init__(self, client: Client, ledger: Ledger, first: int) -> None:
+    def __init__(self, client: Client, work: Work, ledger: Ledger, first: int) -> None:
         self._client = client
+        self._work = work
         self._ledger = ledger
         self._next = first
         self._chance = np.random.default_rng(first)
@@ -42,41 +44,39 @@ class Asker:
             ways[int(self._chance.integers(len(ways)))]()
 
     def _draw(self, most: int) -> tuple[list[int], Array]:
-        """Fresh rows of one size, and their numbers, entered as asked."""
-        size = draw_size(self._chance)
-        count = int(self._chance.integers(1, max(2, min(most, _WHOLE // (size + 1)))))
-        numbers = list(range(self._next, self._next + count))
-        self._next += count
+        """Rows for one call, and their numbers, entered as asked."""
+        rows = self._work.draw(self._chance, most)
+        numbers = list(range(self._next, self._next + len(rows)))
+        self._next += len(rows)
         self._ledger.enter("asked", *numbers)
-        return numbers, self._chance.integers(0, 256, (count, size), np.uint8)
+        return numbers, rows
 
     def _predict(self) -> None:
         """Many rows in one call, some of which may fail."""
-        numbers, data = self._draw(100)
+        numbers, rows = self._draw(100)
         try:
-            outputs = self._client.predict(_inputs(numbers, data))
+            outputs = self._client.predict(self._work.inputs(numbers, rows))
             failed: dict[int, PenstockError] = {}
         except RowsFailed as error:
             outputs, failed = error.results, error.errors
         except PenstockError as error:
             self._enter_error(error, numbers)
             return
-        for row, number in enumerate(numbers):
-            if row in failed:
-                self._enter_error(failed[row], [number])
+        for at, number in enumerate(numbers):
+            if at in failed:
+                self._enter_error(failed[at], [number])
             else:
-                self._check(
-                    number, data[row], {name: array[row] for name, array in outputs.items()}
-                )
+                self._check(number, rows[at], self._work.row_of(outputs, at))
 
     def _submit(self) -> None:
         """Single rows, all at once; some with a deadline, some cancelled."""
-        numbers, data = self._draw(64)
-        open_calls: list[tuple[int, Array, Any, bool]] = []
-        for number, row in zip(numbers, data, strict=True):
+        numbers, rows = self._draw(64)
+        open_calls: list[tuple[int, Any, Any, bool]] = []
+        for number, row in zip(numbers, rows, strict=True):
             deadline = 0.005 if self._chance.random() < 0.05 else None
+            inputs = self._work.inputs([number], row[None])
             try:
-                answer = self._client.submit(_inputs([number], row[None]), deadline=deadline)
+                answer = self._client.submit(inputs, deadline=deadline)
             except PenstockError as error:
                 self._enter_error(error, [number], deadline is not None)
                 continue
@@ -93,50 +93,54 @@ class Asker:
             except TimeoutError:
                 self._ledger.enter("MISSING", number)
             else:
-                self._check(number, row, {name: array[0] for name, array in outputs.items()})
+                self._check(number, row, self._work.row_of(outputs, 0))
 
     def _map(self) -> None:
         """A stream of rows, in order or as they come."""
-        numbers, data = self._draw(200)
+        numbers, rows = self._draw(200)
         ordered = bool(self._chance.random() < 0.5)
         window = int(self._chance.integers(1, 64))
-        stream = (
-            {"number": np.uint64(number), "data": row}
-            for number, row in zip(numbers, data, strict=True)
-        )
+        inputs = self._work.inputs(numbers, rows)
+        stream = (self._work.row_of(inputs, at) for at in range(len(numbers)))
         answers = self._client.map(stream, ordered=ordered, window=window, return_errors=True)
         if ordered:
-            for number, row, answer in zip(numbers, data, answers, strict=True):
+            for number, row, answer in zip(numbers, rows, answers, strict=True):
                 self._settle(number, row, answer)
         else:
-            self._match(dict(zip(numbers, data, strict=True)), answers)
+            self._match(dict(zip(numbers, rows, strict=True)), answers)
 
-    def _settle(self, number: int, row: Array, answer: Any) -> None:
+    def _settle(self, number: int, row: Any, answer: Any) -> None:
         if isinstance(answer, PenstockError):
             self._enter_error(answer, [number])
         else:
             self._check(number, row, answer)
 
-    def _match(self, asked: dict[int, Array], answers: Iterator[Any]) -> None:
-        """Answers as they come say themselves which request they belong to; errors do not."""
+    def _match(self, asked: dict[int, Any], answers: Iterator[Any]) -> None:
+        """Answers as they come show which request they belong to; errors do not."""
         errors: list[PenstockError] = []
+        nobodys = 0
+        first = min(asked)
         for answer in answers:
             if isinstance(answer, PenstockError):
                 errors.append(answer)
                 continue
-            number = int(answer["number"])
-            if number in asked:
-                self._check(number, asked.pop(number), answer)
+            number = self._work.owner(asked, answer)
+            if number is None:
+                nobodys += 1  # wrong, twice, or somebody else's
             else:
-                self._ledger.enter("WRONG", number)  # twice, or somebody else's
-        for number in list(asked):
-            if errors:
+                self._check(number, asked.pop(number), answer)
+        for number in [*asked, *[first] * (nobodys - len(asked))]:
+            if nobodys:
+                nobodys -= 1
+                self._ledger.enter("WRONG", number)
+            elif errors:
                 self._enter_error(errors.pop(), [number])
             else:
                 self._ledger.enter("MISSING", number)
 
-    def _check(self, number: int, data: Array, answer: dict[str, Array]) -> None:
-        self._ledger.enter("right" if is_right(number, data, answer) else "WRONG", number)
+    def _check(self, number: int, row: Any, answer: Any) -> None:
+        right = self._work.is_right(number, row, answer)
+        self._ledger.enter("right" if right else "WRONG", number)
 
     def _enter_error(self, error: PenstockError, numbers: list[int], hurried: bool = False) -> None:
         kind = type(error).__name__
@@ -147,17 +151,14 @@ class Asker:
         self._ledger.enter(kind, *numbers)
 
 
-def _inputs(numbers: list[int], data: Array) -> dict[str, Array]:
-    return {"number": np.array(numbers, np.uint64), "data": data}
-
-
 def main(arguments: list[str]) -> None:
     """Be a client."""
-    address, ledger, first = arguments
+    address, ledger, first, *digits = arguments
+    work = Digits(Path(digits[0])) if digits else Checksum()
     ends = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
     with connect(address, wait=30) as client:
-        Asker(client, Ledger(Path(ledger)), int(first)).run(lambda: not ends.is_set())
+        Asker(client, work, Ledger(Path(ledger)), int(first)).run(lambda: not ends.is_set())
 
 
 if __name__ == "__main__":

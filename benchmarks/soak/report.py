@@ -36,6 +36,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     """Everything that was counted."""
     judgement = outcome.judgement
     return {
+        "model": outcome.model,
         "seconds": round(outcome.seconds, 1),
         "asked": judgement.asked,
         "right": judgement.ended["right"],
@@ -61,7 +62,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def as_table(outcome: Outcome) -> Table:
     """The same for people."""
     data = as_json(outcome)
-    table = Table(title=f"Soak, {data['seconds']:g} s", show_header=False)
+    table = Table(title=f"Soak, {data['model']}, {data['seconds']:g} s", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("requests", f"{data['asked']:,}")

@@ -13,12 +13,19 @@ from tests.engine.recording import Sent
 from tests.engine.room import INPUT, SECOND, Room, believed_segments
 
 
+def _facts(**facts: object) -> m.ModelFacts:
+    """Four rows take as long as one: nothing is gained by halves."""
+    facts = {"ladder": [], "latency": {"1": 1, "2": 1, "4": 1}, **facts}
+    return m.ModelFacts(0, json.dumps(facts).encode())
+
+
 @pytest.fixture
 def room() -> Iterator[Room]:
     """An engine whose worker has three hands."""
     with believed_segments():
         made = Room(run_timeout=5.0)
         made.from_worker(0, m.Loaded(1, 3))
+        made.from_worker(0, _facts())
         yield made
         made.leave()
 
@@ -121,17 +128,13 @@ def test_a_batch_leaves_earlier_by_what_gathering_takes_beside_another(hands: in
         room.leave()
 
 
-def _facts(**facts: object) -> m.ModelFacts:
-    return m.ModelFacts(0, json.dumps(facts).encode())
-
-
 def test_a_batch_that_did_not_fit_the_device_shortens_those_to_come(room: Room) -> None:
     client = room.connect()
     runs = _submit(room, client, 3)
     room.submit(client, 70, rows=4)  # admitted when four rows were thought to fit
     for number in (80, 81, 82, 83):
         room.submit(client, number)
-    room.from_worker(0, _facts(max_batch=2, ladder=[1, 2], latency={}))
+    room.from_worker(0, _facts(max_batch=2, ladder=[1, 2]))
     room.submit(client, 71, rows=4)  # from a client that was told of four
     sent: list[list[int]] = []
     for _ in range(10):
@@ -150,5 +153,5 @@ def test_a_batch_that_did_not_fit_the_device_shortens_those_to_come(room: Room) 
 
 def test_facts_do_not_make_batches_larger_than_the_settings(room: Room) -> None:
     client = room.connect()
-    room.from_worker(0, _facts(max_batch=64, ladder=[], latency={}))
+    room.from_worker(0, _facts(max_batch=64))
     assert [len(run.record.items) for run in _submit(room, client, 9)][:2] == [4, 4]

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from benchmarks.soak.campaign import Outcome
+from benchmarks.soak.client import Asker
+from benchmarks.soak.digits import APART, Digits, distinct
 from benchmarks.soak.ledger import Judgement, Ledger, Reader
 from benchmarks.soak.report import faults
 from benchmarks.soak.work import checksum, is_right
+from penstock.errors import WorkerLost
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,3 +96,65 @@ def test_only_the_right_answer_is_right(size):
     assert not is_right(8, data[0], first)
     if size:
         assert not is_right(7, data[0] ^ 1, first)
+
+
+# ── digits ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def digits(tmp_path) -> Digits:
+    """Four images whose answers are one of the four classes each."""
+    answers = np.full((4, 4), 0.1, np.float32) + 0.6 * np.eye(4, dtype=np.float32)
+    np.savez(tmp_path / "digits.npz", images=np.zeros((4, 2, 2, 1), np.float32), answers=answers)
+    return Digits(tmp_path / "digits.npz")
+
+
+def _answer(row: int, **changed: float) -> np.ndarray:
+    answer = np.full(4, 0.1, np.float32)
+    answer[row] = 0.7
+    answer[0] += changed.get("off", 0.0)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        (_answer(2), True),
+        (_answer(2, off=5e-5), True),  # rounding
+        (_answer(2, off=5e-4), False),
+        (_answer(2, off=float("nan")), False),
+        (_answer(1), False),  # another row's
+        (_answer(2)[:3], False),
+    ],
+)
+def test_a_digit_is_checked_against_its_own_answer(digits, answer, right):
+    assert digits.is_right(9, 2, answer) is right
+    assert digits.owner({8: 0, 9: 2}, answer) == (9 if right else None)
+
+
+def test_digits_with_like_answers_are_left_out():
+    answers = np.array([[0.9, 0.1], [0.9 - APART / 2, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    assert distinct(answers) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "fault"),
+    [
+        ([_answer(1), _answer(0)], []),
+        ([_answer(1), WorkerLost("")], []),
+        ([_answer(1), _answer(3)], ["1 answers that were wrong"]),
+        ([_answer(1)], ["1 requests without an answer"]),
+        (
+            [_answer(1), _answer(0), _answer(1)],
+            ["1 answers that were wrong", "1 requests that ended twice"],
+        ),
+    ],
+)
+def test_answers_in_any_order_are_matched_to_their_digits(digits, tmp_path, answers, fault):
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.enter("asked", 7, 8)
+    Asker(None, digits, ledger, 0)._match({7: 0, 8: 1}, iter(answers))
+    outcome = Outcome()
+    outcome.judgement.add(tmp_path / "ledger", killed=False)
+    ledger.close()
+    assert faults(outcome) == fault

@@ -40,7 +40,7 @@ def lane_of(
 class Bench:
     """Time stands still unless it is moved."""
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, hands: int = 1) -> None:
         self.batcher = Batcher()
         self.now = 10 * SECOND
         self.workers = [Worker(index) for index in range(workers)]
@@ -49,7 +49,7 @@ class Bench:
         self._numbers = itertools.count(1)
         for worker in self.workers:
             worker.started(1, self.now)
-            worker.loaded(self.now)
+            worker.loaded(self.now, hands)
 
     def measure(self, lane: Lane, times: dict[int, int]) -> None:
         """These sizes were measured just now, at work."""

@@ -365,7 +365,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert passed[job.fairness] <= most, "a caller starves"
 
     def _check_what_stays(self) -> None:
-        """Whoever stays while a worker idles does so for clients that come back, not for long."""
+        """Whoever stays while a worker idles does so for a reason, and not for long."""
         wakeup = self.bench.wakeup()
         assert wakeup is None or wakeup > self.bench.now, "the engine would spin"
         if self.suspects or all(worker.inflight for worker in self.workers):
@@ -376,11 +376,19 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert self.workers[0].inflight, "its worker idles"
                 continue
             since = self.idling.setdefault(lane, self.bench.now)
-            assert lane.returns.away > 0, "a worker idles while there is work for it"
-            longest = max(lane.cost(rows) for rows in range(lane.max_batch + 1)) // 2
+            reason = lane.returns.away > 0 or self._last_free_beside(lane)
+            assert reason, "a worker idles while there is work for it"
+            most = max(lane.cost(rows) for rows in range(lane.max_batch + 1))
+            longest = most // 2 + (most + LEAD if len(self.workers) > 1 else 0)
             assert self.bench.now - since <= longest, "it waits for too long"
             assert wakeup is not None, "nobody will notice when it has waited enough"
             assert wakeup <= since + longest + 1
+
+    def _last_free_beside(self, lane: Lane) -> bool:
+        """Whether all workers but one are busy, one of them with more of this than waits."""
+        busy = [worker for worker in self.workers if worker.inflight]
+        more = any(worker.rows_of(lane) > lane.rows for worker in busy)
+        return len(busy) == len(self.workers) - 1 and more
 
     @invariant()
     def counters_are_right(self) -> None:

@@ -183,6 +183,32 @@ def test_a_batch_is_not_made_smaller_for_a_few_who_are_late() -> None:
     assert bench.missed == [tight]
 
 
+def test_whoever_waits_gets_the_places_of_those_who_are_late() -> None:
+    bench, lane = _measured(GPU)
+    late = [bench.add(lane, fairness=n, deadline=bench.now + 2_500 * US) for n in range(1, 5)]
+    others = bench.crowd(lane, range(5, 20))
+    decision = bench.one()
+    assert (len(decision.jobs), decision.closed) == (15, Closed.FULL)
+    assert set(decision.jobs) == set(others)
+    assert bench.missed == late
+
+
+@pytest.mark.parametrize("waits", ["late", "large", "empty"])
+def test_only_who_fits_and_is_in_time_gets_the_place_of_one_who_is_late(waits: str) -> None:
+    bench, lane = _measured(GPU)
+    bench.add(lane, fairness=1, deadline=bench.now + 2_500 * US)
+    others = bench.crowd(lane, range(2, 17))
+    options = {
+        "late": {"deadline": bench.now + 2_900 * US},
+        "large": {"rows": 2},
+        "empty": {"rows": 0},
+    }
+    last = bench.add(lane, fairness=99, **options[waits])
+    decision = bench.one()
+    assert decision.jobs == others
+    assert last.queued
+
+
 def test_a_batch_is_made_smaller_where_that_serves_more() -> None:
     """Eight in 6 ms, better than the one that has no deadline in 2.5 ms."""
     bench, lane = _measured({1: 2_500 * US, 16: 10 * MS})

@@ -220,6 +220,7 @@ def findings(cell: Cell, ours: list[float], theirs: list[float]) -> Findings:
         ([10.0, 11.0, 12.0], True),  # equal, pair by pair
         ([11.0, 12.1, 13.2], False),  # 10 % worse
         ([10.0, 12.1, 11.0], None),  # 1 % worse, but it varies
+        ([5.0, 11.0, 12.0], True),  # it varies, but is never worse
     ],
 )
 def test_a_goal_can_be_met_missed_or_unsure(ours: list[float], met: bool | None) -> None:
@@ -228,6 +229,14 @@ def test_a_goal_can_be_met_missed_or_unsure(ours: list[float], met: bool | None)
     judged = {verdict.goal: verdict for verdict in verdicts.verdicts([found])}
     assert judged[goal].met is met
     assert bool(judged[goal].misses) is (met is not True)
+
+
+def test_pairs_of_devices_and_pipelined_policies_are_judged_beside_the_goals() -> None:
+    for device, required in (("resnet50-h200", True), ("resnet50-2-h200", False)):
+        found = findings(Cell(device, "poisson", 0.5), [20.0, 20.0], [10.0, 10.0])
+        missed = [verdict for verdict in verdicts.verdicts([found]) if not verdict.met]
+        assert any(verdict.required for verdict in missed) is required
+        assert any("pipelined" in verdict.goal for verdict in missed if not verdict.required)
 
 
 def test_better_somewhere_must_be_at_a_load_that_matters() -> None:

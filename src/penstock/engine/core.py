@@ -430,8 +430,9 @@ class Core:
         worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
         lane = batch.lane
         lane.estimates.observe(record.size, now - began, now)
-        if worker.hands > 1 and batch.rows:  # the next batch is gathered while this one runs
-            lane.gather += (record.gather_ns / batch.rows - lane.gather) / 4
+        if worker.hands > 1 and batch.rows:  # the device runs the next batch meanwhile
+            beside = (record.gather_ns + record.scatter_ns) / batch.rows
+            lane.gather += (beside - lane.gather) / 4
         self.counters[lane.model].ran(batch, record, now)
         if self.trace.on:
             self.trace.ran(worker.index, batch, record, began, now)

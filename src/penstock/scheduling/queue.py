@@ -84,7 +84,7 @@ class Lane:
         self.jobs = 0
         self.turn = 0
         self.waiting_since = 0
-        self.gather = 0.0  # nanoseconds a row, where that happens beside the batch before
+        self.gather = 0.0  # nanoseconds a row, with scatter, where a device runs others meanwhile
         self.levels: dict[int, Level] = {}
         self.estimates = Estimates()
         self.returns = Returns()
@@ -98,7 +98,11 @@ class Lane:
 
     def lead(self) -> int:
         """How long before the device is free its next batch must leave."""
-        return LEAD + int(self.gather * min(self.rows, self.max_batch))
+        rows = min(self.rows, self.max_batch)
+        if not self.gather:
+            return LEAD
+        handing_over = min(self.cost(1), self.cost(rows) // 4)  # by the host, to a device
+        return LEAD + int(self.gather * rows) + handing_over
 
     def cost(self, rows: int) -> int:
         """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""
