@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from penstock import errors
     from penstock.client.client import Client, connect
     from penstock.config import EngineConfig, Model
+    from penstock.data.shards import shards
     from penstock.devices.claim import claim_gpu
     from penstock.engine.owner import Engine
+    from penstock.offline.report import JobReport
+    from penstock.offline.run import predict
     from penstock.spec import ModelSpec, Pad, TensorSpec
     from penstock.statistics import Statistics
     from penstock.tuning.plan import Plan
@@ -26,6 +29,7 @@ __all__ = [
     "Client",
     "Engine",
     "EngineConfig",
+    "JobReport",
     "Model",
     "ModelSpec",
     "Pad",
@@ -36,6 +40,8 @@ __all__ = [
     "claim_gpu",
     "connect",
     "errors",
+    "predict",
+    "shards",
     "tune",
 ]
 
@@ -43,6 +49,7 @@ _HOMES = {
     "Client": "penstock.client.client",
     "Engine": "penstock.engine.owner",
     "EngineConfig": "penstock.config",
+    "JobReport": "penstock.offline.report",
     "Model": "penstock.config",
     "ModelSpec": "penstock.spec",
     "Pad": "penstock.spec",
@@ -51,6 +58,8 @@ _HOMES = {
     "TensorSpec": "penstock.spec",
     "claim_gpu": "penstock.devices.claim",
     "connect": "penstock.client.client",
+    "predict": "penstock.offline.run",
+    "shards": "penstock.data.shards",
     "tune": "penstock.tuning.run",
 }
 

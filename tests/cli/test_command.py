@@ -165,6 +165,8 @@ def test_commands_are_found_by_name_only():
         "ps",
         "top",
         "trace",
+        "predict",
+        "merge",
         "run",
         "tune",
         "doctor",

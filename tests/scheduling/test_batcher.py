@@ -52,7 +52,7 @@ def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
         bench.add(lane)
     free_at = bench.workers[0].free_at
     assert bench.step() == []
-    lead = LEAD + 200 * US + lane.cost(4) // 4  # the host hands it over to the device, too
+    lead = LEAD + 200 * US + (lane.cost(4) - lane.cost(1)) // 4  # it is handed over, too
     assert bench.wakeup() == free_at - lead
     assert bench.step(free_at - lead - bench.now - 1) == []
     assert bench.one(1).closed is Closed.AHEAD
@@ -74,7 +74,7 @@ def test_each_lane_is_woken_for_when_its_own_time_comes() -> None:
         assert wakeup is not None
         wakeups.append(wakeup)
         sent = bench.step(wakeup - bench.now)
-    assert wakeups == [free_at - LEAD - 50 * US - early.cost(1) // 4, free_at - LEAD]
+    assert wakeups == [free_at - LEAD - 50 * US, free_at - LEAD]
     assert sent[0].lane is late
 
 

@@ -9,13 +9,14 @@
 - `up`, `down`, `ps`: engines that belong to nobody
 - `top`: what an engine does just now
 - `trace`: where the time of requests goes, and what limits it
+- `predict`, `merge`: a data set in, a data set out, in shards if need be
 - `run`: a command with a share of a GPU
 - `tune`: how a model runs best on a device
 - `doctor`: whether this machine has all that is needed
 - `demo`: what sharing a model changes, measured on this machine
 
-Exit codes: 0, all is well; 1, an error of Penstock's; 2, the command was not understood; 130,
-interrupted.
+Exit codes: 0, all is well; 1, an error of Penstock's; 2, the command was not understood; 3, done,
+but rows have failed; 130, interrupted.
 """
 
 from __future__ import annotations

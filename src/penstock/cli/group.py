@@ -15,6 +15,8 @@ _HOMES = {
     "ps": "penstock.cli.ps",
     "top": "penstock.cli.top.command",
     "trace": "penstock.cli.trace",
+    "predict": "penstock.cli.predict",
+    "merge": "penstock.cli.merge",
     "run": "penstock.cli.run",
     "tune": "penstock.cli.tune",
     "doctor": "penstock.cli.doctor.command",

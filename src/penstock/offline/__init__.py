@@ -10,6 +10,7 @@ take part.
                                   engine
 
 - `run`: `predict`, the way in; `options`: who each option is for; `settings`: those of the job
+- `filed`: a run that writes a file: what is known, what is left, the output (`ending`, `place`)
 - `job`: the loop that assigns parts, records them, and watches
 - `setting_up`: the engine, and what is known of the model; `feed`: which columns it gets, and how
 - `cut`: rows to parts and batches; `selection`: which rows, of a shard or of all
@@ -17,5 +18,6 @@ take part.
 - `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode
 - `manifest`: what is done, and for what; `fingerprints`: whether it is still the same
 - `parts`, `memory`: where results are put; `merge`: the shards' parts as one output
-- `stages`, `monitor`: where the time goes and what limits; `report`, `page`: what is told of it
+- `failures`: rows that failed, and the side file
+- `stages`, `monitor`: where the time goes, what limits; `outcome`, `report`, `page`: what is told
 """

@@ -41,10 +41,13 @@ class Cut:
         return {"batch": self.batch, "part": self.part, "block": self.block}
 
 
-def cut(batch: int, row_bytes: int, chunk: int = 0) -> Cut:
-    """For rows of so many bytes, in and out. `chunk` says how much a crash may cost."""
+def cut(batch: int, row_bytes: int, chunk: int = 0, singly: bool = False) -> Cut:
+    """For rows of so many bytes, in and out. `chunk` says how much a crash may cost.
+
+    `singly`: rows are read one by one, so a block of a single batch costs no more.
+    """
     fitting = _PART_BYTES // max(row_bytes, 1)
     wanted = chunk // PARTS_AHEAD or max(min(_PART_ROWS, fitting), batch * _PART_BATCHES)
     part = max(wanted // batch, 1) * batch
     block = max(min(_BLOCK_BYTES // max(row_bytes, 1), part) // batch, 1) * batch
-    return Cut(batch, part, block)
+    return Cut(batch, part, batch if singly else block)

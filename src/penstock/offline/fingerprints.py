@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import sys
@@ -69,9 +70,9 @@ def _module_file(name: str) -> Path | None:
 
 
 def _of_live(model: Any) -> str:
-    weights = [text_digest(str(array.dtype), array.tobytes().hex()) for array in _weights(model)]
-    return text_digest(json.dumps(model.get_config(), default=str, sort_keys=True), *weights)
-
-
-def _weights(model: Any) -> list[Any]:
-    return list(model.get_weights())
+    weights = hashlib.sha256()
+    for array in model.get_weights():
+        weights.update(f"{array.dtype}{array.shape}".encode())
+        weights.update(array.tobytes())
+    config = json.dumps(model.get_config(), default=str, sort_keys=True)
+    return text_digest(config, weights.hexdigest())

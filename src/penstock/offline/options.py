@@ -20,7 +20,7 @@ _SINK = {"compression"}
 
 @dataclass(frozen=True)
 class Options:
-    """All options of a job, sorted. `engine_name`: an engine that runs already."""
+    """All options of a job, sorted. `engine_name`: an engine that runs already, in a folder."""
 
     job: JobSettings
     model: dict[str, Any]
@@ -28,6 +28,7 @@ class Options:
     source: dict[str, Any]
     sink: dict[str, Any]
     engine_name: str = ""
+    engine_folder: str = ""
 
 
 def sort_options(given: dict[str, Any]) -> Options:
@@ -44,9 +45,10 @@ def sort_options(given: dict[str, Any]) -> Options:
         everything = sorted(_JOB | _MODEL | _ENGINE | _SOURCE | _SINK | {"engine"})
         raise ConfigError(f"unknown option {min(rest)!r}; known: {', '.join(everything)}")
     job, model, engine, source, sink = sorted_
+    folder = engine.pop("folder", "") if engine_name else ""
     if engine_name and (model or engine):
         raise ConfigError(
             f"{', '.join([*model, *engine])}: the engine {engine_name!r} runs already, "
             "with settings of its own"
         )
-    return Options(JobSettings(**job), model, engine, source, sink, engine_name)
+    return Options(JobSettings(**job), model, engine, source, sink, engine_name, folder)

@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.offline.settings import JobSettings
 
 _ENDLESS = 1 << 62
-_SPREAD = 16  # rows are read and dropped rather than read one by one, up to so many for each
+_SPREAD = 16  # up to so far apart, the rows between are read, too, where that costs little
 
 
 class Selection:
@@ -93,7 +93,8 @@ def _picked(source: Source, rows: Array) -> tuple[Chunk, Array]:
     if not len(rows):
         return source.read(0, 0), rows
     chunks: list[Chunk] = []
-    for group in np.split(rows, np.flatnonzero(np.diff(rows) > _SPREAD) + 1):
+    spread = 1 if source.decodes else _SPREAD
+    for group in np.split(rows, np.flatnonzero(np.diff(rows) > spread) + 1):
         first = int(group[0])
         chunks.append(_taken(source.read(first, int(group[-1]) + 1), group - first))
     names = list(chunks[0].columns)

@@ -1,14 +1,15 @@
-"""What can be said about a job, beside its model, its engine and its source."""
+"""What can be said about a job, beside its model, its engine and its source. Loads no numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.config import source_text
-from penstock.data.shards import WAYS, parse_shard
 from penstock.errors import ConfigError
+
+WAYS = ("contiguous", "strided", "balanced", "stratified")  # "dynamic" is what every job does
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -22,12 +23,18 @@ class JobSettings:
     `inputs`, `outputs` and `keep` are names, or one text with commas between them.
     """
 
-    inputs: Any = _setting("", "columns that the model gets (default: those it asks for)")
-    outputs: Any = _setting("", "outputs that are written (default: all)")
-    keep: Any = _setting("", "columns of the input that are written beside the outputs")
-    map: Any = _setting("", "a Python function (module:function) from outputs to what is written")
+    inputs: str | tuple[str, ...] = _setting(
+        "", "columns that the model gets (default: those it asks for)"
+    )
+    outputs: str | tuple[str, ...] = _setting("", "outputs that are written (default: all)")
+    keep: str | tuple[str, ...] = _setting(
+        "", "columns of the input that are written beside the outputs"
+    )
+    map: str | Callable[..., Any] = _setting(  # noqa: RUF009
+        "", "a Python function (module:function) from outputs to what is written"
+    )
     shard: str = _setting("", "only one shard of several, for example 3/8; then `penstock merge`")
-    shards: str = _setting("contiguous", f"how shards are cut: {', '.join(WAYS[:-1])}")
+    shards: str = _setting("contiguous", f"how shards are cut: {', '.join(WAYS)}")
     cost: str = _setting("", "the column by which shards are balanced (default: sizes of files)")
     label: str = _setting("", "the column by which shards are stratified")
     seed: int = _setting(0, "which of equal rows go to which shard")
@@ -41,12 +48,9 @@ class JobSettings:
         for name in ("inputs", "outputs", "keep"):
             object.__setattr__(self, name, _names(name, getattr(self, name)))
         object.__setattr__(self, "map", source_text(self.map) if self.map else "")
-        if self.shards not in WAYS[:-1]:
-            raise ConfigError(
-                f"shards: expected one of {', '.join(WAYS[:-1])}; got {self.shards!r}"
-            )
-        if self.shard:
-            parse_shard(self.shard)
+        if self.shards not in WAYS:
+            raise ConfigError(f"shards: expected one of {', '.join(WAYS)}; got {self.shards!r}")
+        assert self.place is None or self.shard  # it says what is wrong with it
         for name, least in (("max_errors", -1), ("chunk", 0), ("loaders", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
@@ -55,7 +59,11 @@ class JobSettings:
     @property
     def place(self) -> tuple[int, int] | None:
         """The shard as (index from 0, count); `None` for all rows."""
-        return parse_shard(self.shard) if self.shard else None
+        if not self.shard:
+            return None
+        from penstock.data.shards import parse_shard
+
+        return parse_shard(self.shard)
 
     def identity(self) -> dict[str, Any]:
         """What decides over the result, less which shard it is: the same for all of them."""

@@ -101,8 +101,9 @@ class Lane:
         rows = min(self.rows, self.max_batch)
         if not self.gather:
             return LEAD
-        handing_over = min(self.cost(1), self.cost(rows) // 4)  # by the host, to a device
-        return LEAD + int(self.gather * rows) + handing_over
+        alone = self.cost(1)  # mostly what the host takes to hand a batch over to the device
+        longer = max(self.cost(rows) - alone, 0)
+        return LEAD + int(self.gather * rows) + min(alone, longer // 4)
 
     def cost(self, rows: int) -> int:
         """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""

@@ -1,0 +1,31 @@
+"""`penstock merge`: what the shards of a job have written, as the output of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import click
+
+from penstock.cli.command import Command, json_option, print_json
+from penstock.cli.predict import ROWS_FAILED
+
+
+@click.command(cls=Command)
+@click.argument("out")
+@click.option("--work", default="", help="Where the parts are (default: beside the output).")
+@click.option("--restart", is_flag=True, help="Write over an output that is there already.")
+@json_option("what was joined")
+def merge(out: str, work: str, restart: bool, as_json: bool) -> None:
+    """Join the shards of OUT that `penstock predict --shard` has written. They stay."""
+    from penstock.offline.merge import merge as merged
+
+    done = merged(out, work=work, restart=restart)
+    if as_json:
+        print_json(dataclasses.asdict(done))
+    else:
+        click.echo(f"{done.written:,} rows of {done.shards} shards written to {done.out}")
+        if done.failed:
+            click.echo(f"{done.failed:,} rows failed, in {done.errors}")
+    if done.failed:
+        sys.exit(ROWS_FAILED)

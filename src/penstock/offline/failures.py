@@ -1,0 +1,42 @@
+"""Rows that failed: what is written of each into the side file, in the order of the input."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.data.chunk import Failure
+from penstock.errors import InputError, ModelError, PenstockError, WorkerLost
+
+_KINDS: tuple[tuple[type[PenstockError], str], ...] = (
+    (ModelError, "model"),
+    (WorkerLost, "worker"),
+    (InputError, "input"),
+)
+OF_A_ROW = tuple(type_ for type_, _ in _KINDS)  # other errors are nobody's row's fault
+_LONGEST = 2000
+
+
+def failure_of(row: int, key: Any, error: BaseException, kind: str = "") -> Failure:
+    """A row that was read, and then failed."""
+    kind = kind or next(word for type_, word in _KINDS if isinstance(error, type_))
+    text = str(error) or type(error).__name__
+    return Failure(row, key if isinstance(key, str) else int(key), kind, text[:_LONGEST])
+
+
+def lines(failures: Iterable[Failure]) -> bytes:
+    """A JSON object a line."""
+    return b"".join(
+        json.dumps(
+            {"row": f.row, "key": f.key, "kind": f.kind, "message": f.message}, ensure_ascii=False
+        ).encode(errors="backslashreplace")
+        + b"\n"
+        for f in failures
+    )
+
+
+def by_kind(failures: Iterable[Failure]) -> dict[str, int]:
+    """How many of each kind."""
+    return dict(Counter(failure.kind for failure in failures))

@@ -1,0 +1,206 @@
+"""A run of a job that writes a file: what was done before, what is left, and the output at the end.
+
+What is done is looked up before anything is started: a job that is whole, or is about something
+else by now, costs no engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from penstock.data import open_source
+from penstock.data.source import Source
+from penstock.errors import ConfigError, PenstockError
+from penstock.offline import fingerprints
+from penstock.offline.cut import Cut, cut
+from penstock.offline.ending import (
+    check_free,
+    check_output,
+    empty_columns,
+    size_of,
+    write_errors,
+    write_output,
+)
+from penstock.offline.feed import derived_options, feed_of, open_for
+from penstock.offline.job import Job, Tell, Work
+from penstock.offline.manifest import Manifest, check_same
+from penstock.offline.monitor import Monitor
+from penstock.offline.options import Options
+from penstock.offline.outcome import check_rows, kinds_of, report_of, row_size, text_of
+from penstock.offline.parts import DATA, ERRORS, KEYS
+from penstock.offline.place import Place
+from penstock.offline.report import JobReport
+from penstock.offline.selection import select
+from penstock.offline.setting_up import Served, model_of, served_by, serving
+
+
+class FiledRun:
+    """One run of a job that writes a file."""
+
+    def __init__(
+        self, model: Any, source: Any, options: Options, place: Place, manifest: Manifest
+    ) -> None:
+        self._what, self._options, self._place = source, options, place
+        self._manifest = manifest
+        self._began = time.monotonic()
+        self._model = None if options.engine_name else model_of(model, options.model)
+        self._name = str(model) if self._model is None else self._model.name
+        if options.job.restart:
+            manifest.forget()
+
+    def run(self, tell: Tell) -> JobReport:
+        """Do what is left to do."""
+        options, manifest = self._options, self._manifest
+        with contextlib.ExitStack() as stack:
+            header = manifest.header
+            served: Served | None = None
+            if self._model is None:
+                served = stack.enter_context(
+                    served_by(options.engine_name, self._name, options.engine_folder)
+                )
+            derived = header.get("derived", {})
+            source = open_for(self._what, {**options.source, **derived})
+            if header:
+                assert source is not None
+                check_same(header["identity"], self._identity(source, served), manifest.path)
+                if manifest.done:
+                    return self._done_before(source)
+            if served is None:
+                assert self._model is not None
+                plan = header.get("plan")
+                served = stack.enter_context(serving(self._model, options.engine, plan))
+            if source is None:
+                derived = derived_options(served.spec)
+                source = open_source(self._what, **options.source, **derived)
+            return self._work(source, served, derived, tell)
+
+    def _work(
+        self, source: Source, served: Served, derived: dict[str, Any], tell: Tell
+    ) -> JobReport:
+        manifest, store = self._manifest, self._place.store()
+        settings = self._options.job
+        feed = feed_of(source, served.spec, settings, self._options.source.get("key"))
+        batch = served.batch_of(feed.sample(source.signature))
+        if manifest.header:
+            shape = Cut(**manifest.header["cut"])
+            if gone := store.missing(manifest.parts):
+                raise ConfigError(f"{gone[0]} is gone: begin anew with restart")
+            if batch < shape.batch:
+                raise ConfigError(
+                    f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
+                )
+        else:
+            shape = cut(batch, row_size(source, served), settings.chunk, source.decodes)
+            if not settings.restart and not self._place.shard:
+                check_free(self._place)
+            store.remove()
+            manifest.begin(
+                {
+                    "identity": self._identity(source, served),
+                    "derived": derived,
+                    "plan": served.plan(),
+                    "cut": shape.to_json(),
+                    "rows": source.rows,
+                    "versions": fingerprints.versions(),
+                }
+            )
+        store.make()
+        manifest.begin_run()
+        work = Work(
+            source,
+            select(source, settings, shape.batch),
+            shape,
+            feed,
+            settings,
+            served,
+            store,
+            self._place.loader_sink(),
+            manifest.descriptor,
+        )
+        job = Job(work, manifest.parts, manifest.record)
+        monitor = Monitor(served.client, len(served.devices))
+        known, starting = job.rows, time.monotonic() - self._began
+        try:
+            job.run(monitor, tell)
+        except PenstockError:
+            write_errors(self._place, store.paths(job.parts, ERRORS))
+            raise
+        taken, began = monitor.seconds, time.monotonic()
+        check_rows(job)
+        errors = self._end(job, served)
+        return report_of(
+            self._name, self._what, self._told, job, monitor, known, taken, starting,
+            time.monotonic() - began, errors, self._notes(),
+        )  # fmt: skip
+
+    @property
+    def _told(self) -> str:
+        """Where the rows are: a shard's lie in its parts."""
+        place = self._place
+        return str(place.store().folder) if place.shard else place.out
+
+    def _end(self, job: Job, served: Served) -> str:
+        """Make the output of the parts; a shard's stay what they are, to be merged."""
+        place, store = self._place, self._place.store()
+        done = {"written": job.written, "failed": job.failed, "kinds": kinds_of(job.parts)}
+        if place.shard:
+            outputs = empty_columns(served.spec, self._options.job.outputs)
+            plain = {name: [str(array.dtype), list(array.shape)] for name, array in outputs.items()}
+            self._manifest.finish({**done, "empty": plain})
+            return ""
+        empty = empty_columns(served.spec, self._options.job.outputs)
+        write_output(place, store.paths(job.parts, DATA), store.paths(job.parts, KEYS), empty)
+        errors = write_errors(place, store.paths(job.parts, ERRORS))
+        self._manifest.finish({**done, "size": size_of(place.out)})
+        store.remove()
+        return errors
+
+    def _identity(self, source: Source, served: Served | None) -> dict[str, Any]:
+        options = self._options
+        if self._model is not None:
+            model = fingerprints.of_model(self._model)
+        else:
+            assert served is not None
+            model = fingerprints.of_served(served.model, served.spec, served.facts)
+        chosen = options.job.identity()
+        code = fingerprints.of_text(chosen["map"]) if chosen["map"] else ""
+        return {
+            "input": source.fingerprint(),
+            "model": model,
+            "options": {**chosen, **options.sink, "code": code},
+            "shard": options.job.shard,
+        }
+
+    def _done_before(self, source: Source) -> JobReport:
+        done, place = self._manifest.done, self._place
+        if not place.shard:
+            check_output(place, done)
+            place.store().remove()  # what a crash may have left of it
+        rows = done["written"] + done["failed"]
+        return JobReport(
+            self._name,
+            text_of(self._what),
+            self._told,
+            rows,
+            done["written"],
+            done["failed"],
+            rows,
+            0.0,
+            time.monotonic() - self._began,
+            0.0,
+            kinds=done["kinds"],
+            errors=place.errors if done["failed"] and not place.shard else "",
+            notes=("everything was done before",),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        """What is not as it was when the job was begun."""
+        before, now = self._manifest.header["versions"], fingerprints.versions()
+        changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+        return tuple(
+            f"{name} was {before.get(name, 'not there')} when the job was begun, and is now "
+            f"{now.get(name, 'not there')}: rows may differ in their last digits"
+            for name in changed
+        )

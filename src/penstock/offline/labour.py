@@ -1,0 +1,245 @@
+"""One labour: a part after another is read, predicted and written. Three threads, bounded between.
+
+    parts ─▶ reader ──blocks──▶ sender: window of batches ──contents──▶ writer ─▶ events
+
+A reader decodes while the sender waits for answers and the writer waits for the disk. What goes
+wrong in any of them is an event, too, and ends all three.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.data.chunk import Array, Chunk
+from penstock.data.source import Source
+from penstock.errors import InputError
+from penstock.offline.cut import Cut
+from penstock.offline.feed import Feed
+from penstock.offline.parts import Content, Facts
+from penstock.offline.selection import Selection
+from penstock.offline.stages import DECODING, FULL, READING, STARVED, WRITING, Stages
+from penstock.offline.window import Batch, Window
+
+_LOOK = 0.1  # seconds between looks at whether to stop
+_BLOCKS_AHEAD = 2
+
+
+class Store(Protocol):
+    """Where a labour puts parts."""
+
+    def write(self, part: int, content: Content) -> Facts:
+        """The first phase of a part."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A part is written, under temporary names. `rows`: how many it had."""
+
+    part: int
+    rows: int
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Broken:
+    """It cannot go on."""
+
+    error: BaseException
+
+
+Event = Finished | Broken
+_Item = tuple[int, bool, Chunk, Array]  # part, whether it ends here, rows, their numbers
+
+
+class _Stopped(Exception):
+    """Told to stop."""
+
+
+class Labour:
+    """Works off the parts it is given, until it is told that there are no more."""
+
+    def __init__(
+        self,
+        source: Source,
+        selection: Selection,
+        cut: Cut,
+        feed: Feed,
+        window: Window,
+        store: Store,
+        stages: Stages,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._source, self._selection, self._cut, self._feed = source, selection, cut, feed
+        self._window, self._store, self._stages, self._tell = window, store, stages, tell
+        self._parts: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._blocks: queue.Queue[_Item | None] = queue.Queue(_BLOCKS_AHEAD)
+        self._contents: queue.Queue[tuple[int, list[Content]] | None] = queue.Queue(1)
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), name=f"penstock-{name}")
+            for name, work in (
+                ("reader", self._read),
+                ("sender", self._send),
+                ("writer", self._write),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin to wait for parts."""
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def assign(self, part: int | None) -> None:
+        """One more part; `None`: there are no more."""
+        self._parts.put(part)
+
+    def stop(self) -> None:
+        """Leave everything as it is. Whoever waits for an answer ends when its engine does."""
+        self._stopping.set()
+        self._parts.put(None)
+
+    def join(self) -> None:
+        """Wait for the end."""
+        for thread in self._threads:
+            thread.join()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except _Stopped:
+            pass
+        except BaseException as error:
+            if not self._stopping.is_set():
+                self._stopping.set()
+                self._tell(Broken(error))
+
+    # ── reading ────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self) -> None:
+        stage = DECODING if self._source.decodes else READING
+        while (part := self._parts.get()) is not None and not self._stopping.is_set():
+            blocks = list(self._cut.blocks(part, len(self._selection)))
+            for start, stop in blocks or [(0, 0)]:
+                with self._stages.timed(stage):
+                    chunk, rows = self._selection.read(self._source, start, stop)
+                short = len(chunk) < stop - start
+                if short and not self._selection.endless:
+                    raise InputError(
+                        f"the source ended early: expected rows {start} to {stop}, "
+                        f"got {len(chunk)} of them; was it changed?"
+                    )
+                last = short or stop == blocks[-1][1] if blocks else True
+                self._put(self._blocks, (part, last, chunk, rows))
+                if last:
+                    break
+        self._put(self._blocks, None)
+
+    # ── sending and gathering ──────────────────────────────────────────────────────────────────
+
+    def _send(self) -> None:
+        gathered: list[Content] = []
+        while (item := self._next_block(gathered)) is not None:
+            part, ends, chunk, rows = item
+            starts = range(0, len(chunk), self._cut.batch) or [0]
+            for start in starts:
+                if self._window.full:
+                    self._gather(gathered)
+                last = ends and start == starts[-1]
+                self._window.send(self._batch(part, last, chunk, rows, start))
+        while len(self._window):
+            self._gather(gathered)
+        self._put(self._contents, None)
+
+    def _next_block(self, gathered: list[Content]) -> _Item | None:
+        """What the reader has; meanwhile answers are gathered, as they may be what it waits for."""
+        while True:
+            try:
+                return self._blocks.get_nowait()
+            except queue.Empty:
+                if len(self._window):
+                    self._gather(gathered)
+                    continue
+            with self._stages.timed(STARVED):
+                item: _Item | None = self._get(self._blocks)
+            return item
+
+    def _batch(self, part: int, last: bool, chunk: Chunk, rows: Array, start: int) -> Batch:
+        stop = min(start + self._cut.batch, len(chunk))
+        numbers = rows[start:stop]
+        some = Chunk(
+            start,
+            {name: column[start:stop] for name, column in chunk.columns.items()},
+            chunk.keys[start:stop],
+        )
+        failed = {failure.row: failure for failure in chunk.failures}
+        good = np.ones(stop - start, bool)
+        failures = []
+        for at, row in enumerate(numbers.tolist() if failed else ()):
+            if row in failed:
+                good[at] = False
+                failures.append(failed[row])
+        kept = {name: some.columns[name] for name in self._feed.keep}
+        inputs = self._feed.inputs(some)
+        return Batch(part, last, inputs, some.keys, numbers, good, failures, kept)
+
+    def _gather(self, gathered: list[Content]) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        batch, content = self._window.gather()
+        gathered.append(content)
+        if batch.last:
+            with self._stages.timed(FULL):
+                self._put(self._contents, (batch.part, list(gathered)))
+            gathered.clear()
+
+    # ── writing ────────────────────────────────────────────────────────────────────────────────
+
+    def _write(self) -> None:
+        while (item := self._get(self._contents)) is not None:
+            part, contents = item
+            with self._stages.timed(WRITING):
+                content = _together(contents)
+                facts = self._store.write(part, content)
+            rows = len(content.keys) + len(content.failures)
+            del item, contents, content
+            self._tell(Finished(part, rows, facts))
+
+    def _put(self, to: queue.Queue[Any], item: Any) -> None:
+        while not self._stopping.is_set():
+            try:
+                return to.put(item, timeout=_LOOK)
+            except queue.Full:
+                continue
+        raise _Stopped
+
+    def _get(self, source: queue.Queue[Any]) -> Any:
+        while not self._stopping.is_set():
+            try:
+                return source.get(timeout=_LOOK)
+            except queue.Empty:
+                continue
+        raise _Stopped
+
+
+def _together(contents: list[Content]) -> Content:
+    full = [content for content in contents if len(content.keys)]
+    failures = [failure for content in contents for failure in content.failures]
+    if not full:
+        return Content({}, np.empty(0, np.int64), np.empty(0, np.int64), failures)
+    names = list(full[0].columns)
+    for content in full:
+        if list(content.columns) != names:
+            raise InputError(f"outputs differ: {names} and then {list(content.columns)}")
+    try:
+        columns = {name: np.concatenate([c.columns[name] for c in full]) for name in names}
+    except ValueError as error:
+        raise InputError(f"outputs differ in shape between rows: {error}") from None
+    keys = np.concatenate([content.keys for content in full])
+    return Content(columns, keys, np.concatenate([c.rows for c in full]), failures)

@@ -1,0 +1,193 @@
+"""Loaders: processes that decode, as many as keep the device busy, up to a limit.
+
+Begins with one. More are added while the device has nothing to do and those that there are have
+not enough rows for it: one more, or as many again while it is idle most of the time. One that dies
+is replaced, and its parts are done again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from penstock import launch
+from penstock.errors import PenstockError, WorkerLost, from_message
+from penstock.offline.crew import Events
+from penstock.offline.cut import PARTS_AHEAD
+from penstock.offline.labour import Broken, Finished
+from penstock.offline.stages import STARVED, since
+
+_MODULE = "penstock.offline.loader"
+_DEATHS = 3  # in a row, without a part that was finished
+_IDLE = 0.85  # the device is busy for less than that: it could do more
+_HUNGRY = 0.25  # of the time that a loader's sender waits for rows
+_SETTLE = 2.0  # seconds that a new one has to show what it changes
+_EXIT_LIMIT = 5.0
+
+
+class Loader:
+    """One process, the parts it has, and its last news."""
+
+    def __init__(self, settings: str, lock: int, told: Any) -> None:
+        self.open: list[int] = []
+        self.stages: dict[str, float] = {}
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._news, news = os.pipe2(os.O_CLOEXEC)
+        owner = os.pidfd_open(os.getpid())
+        descriptors = {"orders": orders, "news": news, "owner": owner, "lock": lock}
+        try:
+            self.process: subprocess.Popen[bytes] = launch.start(
+                _MODULE, settings, descriptors, detached=False, log=2
+            )
+        finally:
+            for descriptor in (orders, news, owner):
+                os.close(descriptor)
+        self._reader = threading.Thread(
+            target=self._listen, args=(told,), name="penstock-news", daemon=True
+        )
+        self._reader.start()
+
+    def assign(self, part: int) -> None:
+        """One more part. A dead one is found out by its news."""
+        self.open.append(part)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._orders, json.dumps({"part": part}).encode() + b"\n")
+
+    def end(self, patience: float) -> None:
+        """No more orders; kill it when it does not end."""
+        with contextlib.suppress(OSError):
+            os.close(self._orders)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+    def _listen(self, told: Any) -> None:
+        with os.fdopen(self._news) as news:
+            for line in news:
+                told(self, json.loads(line))
+        told(self, None)
+
+
+class LoaderCrew:
+    """A crew of processes. `settings`: what each is started with."""
+
+    def __init__(self, settings: str, lock: int, most: int, events: Events) -> None:
+        self.events = events
+        self._most = most
+        self._settings, self._lock = settings, lock
+        self._mutex = threading.Lock()
+        self._again: collections.deque[int] = collections.deque()
+        self._past: list[dict[str, float]] = []
+        self._before: dict[Loader, dict[str, float]] = {}
+        self._looked = self._added = time.monotonic()
+        self._deaths = 0
+        self._closing = False
+        self._lost: queue.SimpleQueue[Loader] = queue.SimpleQueue()
+        self._loaders: list[Loader] = [self._start()]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._loaders)
+
+    def fill(self, todo: Iterator[int]) -> int:
+        """Two parts for each, those of the dead first."""
+        self._replace()
+        for _ in range(PARTS_AHEAD):
+            for loader in self._loaders:
+                if len(loader.open) >= PARTS_AHEAD:
+                    continue
+                part = self._again.popleft() if self._again else next(todo, None)
+                if part is None:
+                    break
+                loader.assign(part)
+        return sum(len(loader.open) for loader in self._loaders)
+
+    def recorded(self, part: int) -> None:
+        """Whoever had it has room for another."""
+        self._deaths = 0
+        for loader in self._loaders:
+            if part in loader.open:
+                loader.open.remove(part)
+
+    def stages(self) -> list[dict[str, float]]:
+        """Of all that there were."""
+        return [*self._past, *(loader.stages for loader in self._loaders)]
+
+    def adapt(self, device: float) -> None:
+        """One more, while the device idles because all of them are behind."""
+        now = time.monotonic()
+        if now - self._added < _SETTLE:
+            self._remember(now)
+            return
+        passed = now - self._looked
+        hungry = all(
+            since(loader.stages, self._before.get(loader, {})).get(STARVED, 0.0) > _HUNGRY * passed
+            for loader in self._loaders
+        )
+        self._remember(now)
+        if device < _IDLE and hungry and len(self._loaders) < self._most:
+            more = len(self._loaders) if device < _IDLE / 2 else 1
+            for _ in range(min(more, self._most - len(self._loaders))):
+                self._loaders.append(self._start())
+            self._added = now
+
+    def close(self) -> None:
+        """End all of them; those with work are not waited for."""
+        self._closing = True
+        for loader in self._loaders:
+            loader.end(0.0 if loader.open else _EXIT_LIMIT)
+
+    def _start(self) -> Loader:
+        return Loader(self._settings, self._lock, self._told)
+
+    def _remember(self, now: float) -> None:
+        self._before = {loader: dict(loader.stages) for loader in self._loaders}
+        self._looked = now
+
+    def _told(self, loader: Loader, news: dict[str, Any] | None) -> None:
+        """In the loader's listening thread."""
+        if news is None:
+            if not self._closing:
+                self._lost.put(loader)
+            return
+        loader.stages = news["stages"]
+        if "finished" in news:
+            self.events.put(Finished(news["finished"], news["rows"], news["facts"]))
+        elif "errno" in news:
+            error: Exception = OSError(news["errno"], news["error"], news["path"] or None)
+            self.events.put(Broken(error))
+        elif "error" in news:
+            self.events.put(Broken(from_message(news["kind"], news["error"])))
+
+    def _replace(self) -> None:
+        """Those that died, when all that they had told is dealt with: a part that one of them had
+        finished must be published before another writes it anew."""
+        while not self._lost.empty() and self.events.empty():
+            loader = self._lost.get()
+            code = loader.process.wait()
+            self._loaders.remove(loader)
+            self._past.append(loader.stages)
+            self._again.extend(loader.open)
+            loader.end(0.0)
+            self._deaths += 1
+            if self._deaths >= _DEATHS:
+                raise _given_up(loader, code)
+            self._loaders.append(self._start())
+
+
+def _given_up(loader: Loader, code: int) -> PenstockError:
+    return WorkerLost(
+        f"loaders die again and again ({launch.exit_text(code)}), the last one over parts "
+        f"{', '.join(map(str, loader.open)) or 'none'}"
+    )

@@ -1,0 +1,169 @@
+"""The manifest: what a job is about and which parts are done, a JSON line each, never rewritten.
+
+A line is written and synced after what it tells of is on the disk under its name, so after a crash
+the manifest may know too little but never too much. A last line that was cut short is dropped. The
+file is locked while a job, or one of its loaders, lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+
+FORMAT = 1
+_DYING = 10.0  # seconds that the loaders of a killed job may take to end
+
+
+class Manifest:
+    """Open and locked, from `open_manifest` to `close`."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor  # holds the lock; loaders inherit it
+        self.header: dict[str, Any] = {}
+        self.parts: dict[int, dict[str, Any]] = {}
+        self.done: dict[str, Any] = {}
+        self.runs = 0
+
+    def begin(self, header: dict[str, Any]) -> None:
+        """Start anew, about this."""
+        os.ftruncate(self.descriptor, 0)
+        self.parts, self.done, self.runs = {}, {}, 0
+        self._append({"penstock": FORMAT, **header})
+        self.header = header
+
+    def begin_run(self) -> None:
+        """This process goes on with it."""
+        self._append({"run": os.getpid()})
+        self.runs += 1
+
+    def record(self, part: int, facts: dict[str, Any]) -> None:
+        """A part is on the disk, under its name."""
+        self._append({"part": part, **facts})
+        self.parts[part] = facts
+
+    def finish(self, facts: dict[str, Any]) -> None:
+        """The output is on the disk, under its name."""
+        self._append({"done": facts})
+        self.done = facts
+
+    def close(self) -> None:
+        """Let go of the lock. What was never begun leaves nothing."""
+        if not self.header:
+            self.path.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+    def forget(self) -> None:
+        """Take it for new; on the disk, `begin` does that."""
+        self.header, self.parts, self.done, self.runs = {}, {}, {}, 0
+
+    def _append(self, record: dict[str, Any]) -> None:
+        data = json.dumps(record).encode() + b"\n"
+        end = os.lseek(self.descriptor, 0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self.descriptor, data[written:])
+            os.fsync(self.descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.descriptor, end)
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from error
+
+    def read(self) -> None:
+        """Learn what it says; drop a line that was cut short."""
+        text = b""
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        while block := os.read(self.descriptor, 1 << 20):
+            text += block
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            os.ftruncate(self.descriptor, len(whole))
+        for line in whole.splitlines():
+            self._learn(line)
+
+    def _learn(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            raise ConfigError(f"{self.path} is no manifest: {line[:40]!r}") from None
+        if "penstock" in record:
+            if record.pop("penstock") != FORMAT:
+                raise ConfigError(f"{self.path} is of another version of penstock; see restart")
+            self.header = record
+        elif "part" in record:
+            self.parts[record.pop("part")] = record
+        elif "done" in record:
+            self.done = record["done"]
+        else:
+            self.runs += 1
+
+
+def open_manifest(path: Path) -> Manifest:
+    """Open it, or make it, and lock it. Raises `ConfigError` while another job has it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _opened(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        manifest = Manifest(path, descriptor)
+        manifest.read()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return manifest
+
+
+def _opened(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock(path, descriptor)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # it was removed between the two steps: by a job that never began
+
+
+def check_same(known: dict[str, Any], found: dict[str, Any], path: Path) -> None:
+    """Raise `ConfigError` when a job is not about what its manifest is about."""
+    changed = [name for name in found if known.get(name) != found[name]]
+    if changed:
+        raise ConfigError(
+            f"{path} tells of a job with another {' and '.join(changed)}: put things back as they "
+            "were to go on, or begin anew with restart"
+        )
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    until = time.monotonic() + _DYING
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            owner = _last_run(path)
+            if time.monotonic() > until or (owner and Path(f"/proc/{owner}").exists()):
+                running = f", process {owner}" if owner else ""
+                raise ConfigError(
+                    f"another job writes this output ({path} is locked{running})"
+                ) from None
+        time.sleep(0.05)  # a job that was killed: its loaders are about to notice
+
+
+def _last_run(path: Path) -> int:
+    runs = [line for line in path.read_bytes().splitlines() if line.startswith(b'{"run": ')]
+    try:
+        return int(json.loads(runs[-1])["run"]) if runs else 0
+    except ValueError:
+        return 0

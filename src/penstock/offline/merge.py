@@ -1,0 +1,205 @@
+"""`penstock merge`: the parts of all shards as the output that one run would have written.
+
+Parts of contiguous shards are whole runs of rows, in the output's format, and are joined as they
+are. Others have rows from everywhere: they are put in order, a range of rows at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.data import open_source
+from penstock.data.arraysink import NpySink
+from penstock.data.atomic import publish, staged
+from penstock.data.chunk import Array
+from penstock.errors import ConfigError, PenstockError
+from penstock.offline.ending import remove, size_of, write_output
+from penstock.offline.manifest import Manifest, open_manifest
+from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore
+from penstock.offline.place import Place, place_of
+from penstock.offline.settings import JobSettings
+
+_RANGE = 65_536  # rows that are put in order at a time
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was joined."""
+
+    out: str
+    shards: int
+    rows: int
+    written: int
+    failed: int
+    errors: str
+
+
+def merge(out: Any, *, work: str = "", restart: bool = False, **options: Any) -> Merged:
+    """Join what `predict(…, out, shard=…)` has left beside `out`, or in `work`.
+
+    Raises `ConfigError` when a shard is missing, is not whole, or is about something else. The
+    shards stay; an output that is there already is written over only with `restart`.
+    """
+    place = place_of(out, JobSettings(work=work), options)
+    if size_of(place.out) >= 0 and not restart:
+        raise ConfigError(f"{place.out} is there already: write over it with restart")
+    found: list[tuple[Place, Manifest]] = []
+    try:
+        for shard in place.shards():
+            found.append((shard, open_manifest(shard.manifest)))
+        return _merged(place, found)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ConfigError(f"{where}{error.strerror or error}") from error
+    finally:
+        for _, manifest in found:
+            manifest.close()
+
+
+def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
+    headers = [manifest.header for _, manifest in found]
+    _check(place, found, headers)
+    way = headers[0]["identity"]["options"]["shards"][1]
+    whole = way == "contiguous"
+    stores = [replace(shard, whole=whole).store() for shard, _ in found]
+    parts = [manifest.parts for _, manifest in found]
+    for store, facts in zip(stores, parts, strict=True):
+        if gone := store.missing(facts):
+            raise ConfigError(f"{gone[0]} is gone: run its shard again with restart")
+    done = [manifest.done for _, manifest in found]
+    written, failed = (sum(facts[name] for facts in done) for name in ("written", "failed"))
+    if headers[0]["rows"] != written + failed:
+        raise PenstockError(
+            f"{headers[0]['rows']:,} rows went in; the shards have {written:,} and {failed:,} "
+            "that failed: some are missing"
+        )
+    empty = {name: np.empty(shape, dtype) for name, (dtype, shape) in done[0]["empty"].items()}
+    if whole:
+        order = sorted(zip(found, stores, parts, strict=True), key=lambda entry: _index(entry[0]))
+        data = [path for _, store, facts in order for path in store.paths(facts, DATA)]
+        keys = [path for _, store, facts in order for path in store.paths(facts, KEYS)]
+        write_output(place, data, keys, empty)
+    else:
+        _write_in_order(place, stores, parts, headers[0]["rows"], empty)
+    errors = _write_errors(place, stores, parts)
+    return Merged(place.out, len(found), written + failed, written, failed, errors)
+
+
+def _check(
+    place: Place, found: list[tuple[Place, Manifest]], headers: list[dict[str, Any]]
+) -> None:
+    if not found:
+        raise ConfigError(f"there are no shards of {place.out} in {place.work}")
+    count = int(found[0][0].shard.rpartition("-")[2])
+    there = {_index(entry) for entry in found}
+    missing = sorted(set(range(1, count + 1)) - there)
+    if missing or len(found) > count:
+        listed = ", ".join(f"{at}/{count}" for at in missing) or "none, but others are there"
+        raise ConfigError(f"shards of {place.out} that are missing: {listed}")
+    for (shard, manifest), header in zip(found, headers, strict=True):
+        if not header or not manifest.done:
+            raise ConfigError(f"shard {shard.shard} is not whole yet: run it to its end first")
+        for what in ("identity", "plan", "rows"):
+            mine, first = dict(header), dict(headers[0])
+            if what == "identity":
+                mine[what] = {**mine[what], "shard": ""}
+                first[what] = {**first[what], "shard": ""}
+            elif what == "plan":
+                mine[what], first[what] = (each["cut"]["batch"] for each in (mine, first))
+            if mine[what] != first[what]:
+                raise ConfigError(
+                    f"shards {found[0][0].shard} and {shard.shard} are not of one job: "
+                    "their input, model, options or batches differ"
+                )
+
+
+def _index(entry: tuple[Place, Manifest]) -> int:
+    return int(entry[0].shard.partition("-")[0])
+
+
+class _Taken:
+    """A shard's rows, in order, as far as a range of rows wants them."""
+
+    def __init__(self, store: PartStore, parts: dict[int, Any]) -> None:
+        self._paths = iter(
+            list(zip(store.paths(parts, DATA), store.paths(parts, ROWS), strict=True))
+        )
+        self._rows: Array = np.empty(0, np.int64)
+        self._path, self._at = "", 0
+
+    def until(self, stop: int) -> Iterator[tuple[Array, Array, dict[str, Array]]]:
+        """Numbers, keys and columns of the rows before `stop` that were not taken yet."""
+        while True:
+            if self._at >= len(self._rows):
+                following = next(self._paths, None)
+                if following is None:
+                    return
+                self._path, self._at = following[0], 0
+                self._rows = np.load(following[1])
+            end = int(np.searchsorted(self._rows, stop))
+            if end > self._at:
+                chunk = open_source(self._path, key="key").read(self._at, end)
+                columns = {name: array for name, array in chunk.columns.items() if name != "key"}
+                yield self._rows[self._at : end], chunk.keys, columns
+                self._at = end
+            if self._at < len(self._rows):
+                return
+
+
+def _write_in_order(
+    place: Place,
+    stores: list[PartStore],
+    parts: list[dict[int, Any]],
+    rows: int,
+    empty: dict[str, Array],
+) -> None:
+    folder = place.store().folder.with_suffix(".merging")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    sink = place.sink
+    shards = [_Taken(store, facts) for store, facts in zip(stores, parts, strict=True)]
+    data: list[str] = []
+    keys: list[str] = []
+    try:
+        for stop in range(_RANGE, rows + _RANGE, _RANGE):
+            some = [piece for shard in shards for piece in shard.until(stop)]
+            if not some:
+                continue
+            order = np.argsort(np.concatenate([piece[0] for piece in some]), kind="stable")
+            names = list(some[0][2])
+            columns = {
+                name: np.concatenate([piece[2][name] for piece in some])[order] for name in names
+            }
+            found = np.concatenate([piece[1] for piece in some])[order]
+            data.append(str(folder / f"{len(data):07d}{sink.suffix}"))
+            with open(data[-1], "wb") as file:
+                sink.write(file, columns, found if sink.keeps_keys else None)
+            if not sink.keeps_keys:
+                keys.append(str(folder / f"{len(keys):07d}.keys.npy"))
+                with open(keys[-1], "wb") as file:
+                    NpySink().write(file, {"": found})
+        write_output(place, data, keys, empty)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_errors(place: Place, stores: list[PartStore], parts: list[dict[int, Any]]) -> str:
+    """The side files' lines, by row; in memory, as failures are few."""
+    lines: list[bytes] = []
+    for store, facts in zip(stores, parts, strict=True):
+        for path in store.paths(facts, ERRORS):
+            lines += Path(path).read_bytes().splitlines(keepends=True)
+    if not lines:
+        remove(place.errors)
+        return ""
+    with staged(place.errors) as file:
+        file.writelines(sorted(lines, key=lambda line: json.loads(line)["row"]))
+    publish(place.errors)
+    return place.errors

@@ -1,0 +1,122 @@
+"""Parts on the disk: written under temporary names, published, and at the end joined.
+
+A part is a file of the output's format and, where needed, files beside it: `.keys.npy` where the
+format has no place for keys, `.rows.npy` with the rows' numbers for the parts of a shard, and
+`.errors.jsonl` with the rows that failed. A part in which every row failed has only that.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from penstock.data.arraysink import NpySink
+from penstock.data.atomic import publish, staged
+from penstock.data.chunk import Array, Failure
+from penstock.data.sinks import Sink
+from penstock.offline.failures import by_kind, lines
+
+DATA, KEYS, ROWS, ERRORS = "", ".keys", ".rows", ".errors"
+Facts = dict[str, int | list[str] | dict[str, int]]
+
+
+@dataclass
+class Content:
+    """What came of a part: the rows that succeeded, with their keys and numbers, and the others."""
+
+    columns: dict[str, Array]
+    keys: Array
+    rows: Array
+    failures: list[Failure] = field(default_factory=list)
+
+
+class PartStore:
+    """A folder of parts. `numbered`: their rows' numbers are kept, too."""
+
+    def __init__(self, folder: Path, sink: Sink, numbered: bool = False) -> None:
+        self.folder = folder
+        self.sink = sink
+        self._numbered = numbered
+
+    def path(self, part: int, what: str = DATA) -> str:
+        """Where a file of a part lies."""
+        suffix = {DATA: self.sink.suffix, ERRORS: ".jsonl"}.get(what, ".npy")
+        return str(self.folder / f"part-{part:07d}{what}{suffix}")
+
+    def write(self, part: int, content: Content) -> Facts:
+        """The first phase: all files of a part, synced, under temporary names."""
+        files: list[str] = []
+
+        def put(what: str, write: Callable[[IO[bytes]], object]) -> None:
+            with staged(self.path(part, what)) as file:
+                write(file)
+            files.append(what)
+
+        if len(content.keys):
+            keys = content.keys if self.sink.keeps_keys else None
+            put(DATA, lambda file: self.sink.write(file, content.columns, keys))
+            if keys is None:
+                put(KEYS, lambda file: NpySink().write(file, {"": content.keys}))
+            if self._numbered:
+                put(ROWS, lambda file: np.save(file, content.rows))
+        if content.failures:
+            put(ERRORS, lambda file: file.write(lines(content.failures)))
+        return {
+            "written": len(content.keys),
+            "failed": len(content.failures),
+            "kinds": by_kind(content.failures),
+            "files": list(files),
+        }
+
+    def publish(self, part: int, facts: Facts) -> None:
+        """The second phase: their names."""
+        files = facts["files"]
+        assert isinstance(files, list)
+        for what in files:
+            publish(self.path(part, what))
+
+    def paths(self, parts: dict[int, Facts], what: str = DATA) -> list[str]:
+        """These files of the parts that have them, in order."""
+        return [self.path(part, what) for part in sorted(parts) if what in _files(parts[part])]
+
+    def missing(self, parts: dict[int, Facts]) -> list[str]:
+        """Files that should be there and are not."""
+        wanted = (self.path(part, what) for part in parts for what in _files(parts[part]))
+        return [path for path in wanted if not Path(path).exists()]
+
+    def make(self) -> None:
+        """The folder, if there is none."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """All of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _files(facts: Facts) -> list[str]:
+    files = facts["files"]
+    assert isinstance(files, list)
+    return files
+
+
+def keys_path(out: str) -> str:
+    """Where keys go that have no place in the output: `scores.npy` to `scores.keys.npy`."""
+    stem, dot, suffix = out.rpartition(".")
+    return f"{stem}{KEYS}{dot}{suffix}"
+
+
+def errors_path(out: str) -> str:
+    """The side file of an output."""
+    return f"{out}{ERRORS}.jsonl"
+
+
+def joined(paths: Iterable[str], file: IO[bytes]) -> None:
+    """Lines, one file after the other."""
+    for path in paths:
+        with open(path, "rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)

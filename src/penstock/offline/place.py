@@ -1,0 +1,95 @@
+"""Where a job's files lie: the output, its side files, and what is kept until it is whole.
+
+    scores.parquet                  the output
+    scores.parquet.errors.jsonl     rows that failed
+    scores.keys.npy                 keys, where the format has no place for them
+    scores.parquet.manifest.jsonl   what the job is about, and what is done
+    scores.parquet.parts/           parts; removed at the end
+
+Of a shard, `scores.parquet.3-of-8.manifest.jsonl` and `….3-of-8.parts/`, until they are merged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.data import open_sink
+from penstock.data.files import is_local, plain
+from penstock.data.sinks import Sink
+from penstock.errors import ConfigError
+from penstock.offline.parts import PartStore, errors_path, keys_path
+from penstock.offline.settings import JobSettings
+
+_MANIFEST = ".manifest.jsonl"
+_LOSSLESS = "part.arrow"  # what parts are that must be taken apart again to be merged
+
+
+@dataclass(frozen=True)
+class Place:
+    """An output and what belongs to it. `out` is absolute; `shard` is "" or "3-of-8"."""
+
+    out: str
+    work: Path
+    shard: str
+    options: dict[str, Any]
+    whole: bool = True  # parts are joined as they are
+
+    @property
+    def sink(self) -> Sink:
+        """How the output is written."""
+        return open_sink(self.out, **self.options)
+
+    @property
+    def keys(self) -> str:
+        """Where keys go that have no place in the output."""
+        return keys_path(self.out)
+
+    @property
+    def errors(self) -> str:
+        """The side file."""
+        return errors_path(self.out)
+
+    @property
+    def manifest(self) -> Path:
+        """The manifest."""
+        return self._beside(_MANIFEST)
+
+    def store(self) -> PartStore:
+        """The parts."""
+        sink = self.sink if self.whole else open_sink(_LOSSLESS)
+        return PartStore(self._beside(".parts"), sink, bool(self.shard))
+
+    def loader_sink(self) -> dict[str, Any]:
+        """The store's sink, as a loader opens it."""
+        sink = (self.out, self.options) if self.whole else (_LOSSLESS, {})
+        return {"sink": sink[0], "options": sink[1], "numbered": bool(self.shard)}
+
+    def shards(self) -> list[Place]:
+        """The places of all shards of this output that there are."""
+        name = re.escape(os.path.basename(self.out))
+        pattern = re.compile(rf"{name}\.(\d+-of-\d+){re.escape(_MANIFEST)}")
+        found = (pattern.fullmatch(path.name) for path in sorted(self.work.iterdir()))
+        return [Place(self.out, self.work, match[1], self.options) for match in found if match]
+
+    def _beside(self, suffix: str) -> Path:
+        shard = f".{self.shard}" if self.shard else ""
+        return self.work / f"{os.path.basename(self.out)}{shard}{suffix}"
+
+
+def place_of(out: Any, settings: JobSettings, options: dict[str, Any]) -> Place:
+    """Where a job's files lie. Raises `ConfigError`."""
+    path = plain(os.fspath(out))
+    local = is_local(path)
+    if not local and not settings.work:
+        raise ConfigError(f"{path} is not on this machine: pass work, a local folder for the parts")
+    path = os.path.abspath(path) if local else path
+    work = Path(settings.work or os.path.dirname(path)).absolute()
+    shard = "" if settings.place is None else f"{settings.place[0] + 1}-of-{settings.place[1]}"
+    whole = not shard or settings.shards == "contiguous"
+    place = Place(path, work, shard, options, whole)
+    assert place.sink is not None  # it says what is wrong with the suffix or the options
+    return place

@@ -1,0 +1,113 @@
+"""`penstock.predict`: a data set in, a data set out; or arrays in, arrays out."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from penstock.config import Model
+from penstock.data import open_source
+from penstock.errors import ConfigError, PenstockError
+from penstock.offline.cut import cut
+from penstock.offline.ending import empty_columns
+from penstock.offline.feed import derived_options, feed_of, open_for
+from penstock.offline.filed import FiledRun
+from penstock.offline.job import Job, Tell, Work
+from penstock.offline.manifest import open_manifest
+from penstock.offline.memory import MemoryStore
+from penstock.offline.monitor import Monitor
+from penstock.offline.options import Options, sort_options
+from penstock.offline.outcome import check_rows, report_of, row_size
+from penstock.offline.place import place_of
+from penstock.offline.report import JobReport
+from penstock.offline.selection import select
+from penstock.offline.setting_up import model_of, served_by, serving
+
+
+def predict(
+    model: Any,
+    source: Any,
+    out: Any = None,
+    *,
+    tell: Tell | None = None,
+    on_report: Callable[[JobReport], None] | None = None,
+    **options: Any,
+) -> Any:
+    """Predict a whole data set.
+
+    `source` is what `penstock.data.open_source` takes (a file, a folder, a pattern, arrays), `out`
+    the file to write. Returns a `JobReport`; without `out` the outputs themselves, as an engine's
+    `predict` does, and `on_report` is called with the report. `tell` is called with a `Progress`,
+    twice a second. All other options are fields of `JobSettings`, of `Model`, of `EngineConfig`, or
+    the source's, `docs/offline.md`; with `engine="name"`, an engine that runs already, `model` is
+    the name of a model in it.
+
+    May be killed at any time: the same call goes on from where it was. Raises `ConfigError` when it
+    is about something else than what `out`'s manifest tells of, or another job writes `out`.
+    """
+    given = sort_options(options)
+    say = tell or (lambda progress: None)
+    if out is None:
+        outputs, report = _in_memory(model, source, given, say)
+        if on_report is not None:
+            on_report(report)
+        if isinstance(outputs, PenstockError):
+            raise outputs
+        return outputs
+    place = place_of(out, given.job, given.sink)
+    try:
+        manifest = open_manifest(place.manifest)
+        try:
+            report = FiledRun(model, source, given, place, manifest).run(say)
+        finally:
+            manifest.close()
+    except OSError as error:
+        raise _said(error) from error
+    if on_report is not None:
+        on_report(report)
+    return report
+
+
+def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any, JobReport]:
+    if options.job.shard:
+        raise ConfigError("shard: expected an output to write parts of; see out")
+    began = time.monotonic()
+    settings = options.job
+    with contextlib.ExitStack() as stack:
+        source = open_for(what, options.source)
+        if options.engine_name:
+            served = stack.enter_context(
+                served_by(options.engine_name, str(model), options.engine_folder)
+            )
+            name = served.model
+        else:
+            chosen: Model = model_of(model, options.model)
+            served, name = stack.enter_context(serving(chosen, options.engine)), chosen.name
+        if source is None:
+            source = open_source(what, **options.source, **derived_options(served.spec))
+        feed = feed_of(source, served.spec, settings, options.source.get("key"))
+        batch = served.batch_of(feed.sample(source.signature))
+        shape = cut(batch, row_size(source, served), settings.chunk, source.decodes)
+        store = MemoryStore()
+        selection = select(source, settings, batch)
+        work = Work(source, selection, shape, feed, settings, served, store)
+        job = Job(work, {}, lambda part, facts: None)
+        monitor = Monitor(served.client, len(served.devices))
+        starting = time.monotonic() - began
+        job.run(monitor, tell)
+        taken = monitor.seconds
+        check_rows(job)
+        report = report_of(name, what, "", job, monitor, 0, taken, starting, 0.0, "", ())
+        try:
+            return store.outputs(empty_columns(served.spec, settings.outputs)), report
+        except PenstockError as error:
+            return error, report
+
+
+def _said(error: OSError) -> PenstockError:
+    where = f"{error.filename}: " if error.filename else ""
+    return ConfigError(
+        f"{where}{error.strerror or error}; once that is mended, the same call goes on from here"
+    )

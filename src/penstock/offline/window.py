@@ -1,0 +1,199 @@
+"""Batches on their way through the engine: sent in order, gathered in the same order.
+
+A batch is one request that fills one of the engine's batches, so that its rows have the same
+company in every run. Rows that could not be read are replaced by copies of one that could; the
+last batch is filled up in the same way where the model is compiled for sizes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.client.client import Client
+from penstock.data.chunk import Array, Failure
+from penstock.errors import InputError, Overloaded, PenstockError, RowsFailed
+from penstock.model.source import resolve
+from penstock.offline.failures import OF_A_ROW, failure_of
+from penstock.offline.feed import Feed
+from penstock.offline.parts import Content
+from penstock.offline.stages import ANSWERS, MAPPING, SENDING, Stages
+
+_PAUSE = 0.05  # seconds until a batch is sent again to an engine that is full
+_PATIENCE = 300.0
+
+
+@dataclass
+class Batch:
+    """Rows to predict. `good`: those that were read; `kept` goes to the output as it is.
+
+    `last`: the part ends with it.
+    """
+
+    part: int
+    last: bool
+    inputs: dict[str, Array]
+    keys: Array
+    rows: Array
+    good: Array
+    failures: list[Failure]
+    kept: dict[str, Array]
+
+
+@dataclass
+class Shaping:
+    """What becomes of outputs before they are written: some of them, through a function."""
+
+    outputs: tuple[str, ...] = ()
+    map: str = ""
+
+
+class Window:
+    """At most `size` batches on their way, of `rows` rows where they are filled up (else 0)."""
+
+    def __init__(
+        self,
+        client: Client,
+        model: str | None,
+        feed: Feed,
+        shaping: Shaping,
+        stages: Stages,
+        *,
+        size: int,
+        rows: int = 0,
+    ) -> None:
+        self._client, self._model, self._feed = client, model, feed
+        self._stages, self._size, self._rows = stages, size, rows
+        self._outputs = shaping.outputs
+        self._map: Callable[[Any], Any] | None = resolve(shaping.map) if shaping.map else None
+        self._sent: deque[tuple[Batch, Any, Any]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    @property
+    def full(self) -> bool:
+        """Whether one must be gathered before another is sent."""
+        return len(self._sent) >= self._size
+
+    def send(self, batch: Batch) -> None:
+        """Put a batch on its way."""
+        arguments = answer = None
+        if batch.good.any():
+            with self._stages.timed(SENDING):
+                arguments = self._feed.arguments(_filled(batch, self._rows))
+                answer = self._submit(arguments)
+        self._sent.append((batch, arguments, answer))
+
+    def gather(self) -> tuple[Batch, Content]:
+        """The first batch that was sent, and what came of it. Waits for the answer."""
+        batch, arguments, answer = self._sent.popleft()
+        results: Any = None
+        errors: dict[int, PenstockError] = {}
+        if arguments is not None:
+            with self._stages.timed(ANSWERS):
+                results, errors = self._answer(answer, arguments, len(batch.keys))
+        failures = list(batch.failures)
+        failures += [
+            failure_of(int(batch.rows[row]), batch.keys[row], errors[row])
+            for row in np.flatnonzero(batch.good).tolist()
+            if row in errors
+        ]
+        good = batch.good.copy()
+        good[list(errors)] = False
+        with self._stages.timed(MAPPING):
+            columns = self._shaped(results, good, batch, failures)
+        failures.sort(key=lambda failure: failure.row)
+        if twice := columns.keys() & batch.kept.keys():
+            raise InputError(f"{min(twice)!r} is an output and a column to keep: choose one")
+        kept = {name: column[good] for name, column in batch.kept.items()}
+        return batch, Content({**columns, **kept}, batch.keys[good], batch.rows[good], failures)
+
+    def _submit(self, arguments: Any) -> Any:
+        try:
+            return self._client.submit(arguments, model=self._model)
+        except InputError as error:
+            return error
+
+    def _answer(self, answer: Any, arguments: Any, rows: int) -> tuple[Any, dict[int, Any]]:
+        """The outputs and the errors by row; sent again while the engine is full."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if isinstance(answer, PenstockError):
+                    raise answer
+                return answer.result(), {}
+            except RowsFailed as failed:
+                for error in failed.errors.values():
+                    if not isinstance(error, OF_A_ROW):
+                        raise error from failed
+                errors = {row: error for row, error in failed.errors.items() if row < rows}
+                return failed.results, errors
+            except OF_A_ROW as error:
+                return None, dict.fromkeys(range(rows), error)
+            except Overloaded:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE)
+                answer = self._submit(arguments)
+
+    def _shaped(
+        self, results: Any, good: Array, batch: Batch, failures: list[Failure]
+    ) -> dict[str, Array]:
+        """The columns of the rows that succeeded. Takes those from `good` that cannot be mapped."""
+        if results is None or not good.any():
+            good[:] = False
+            return {}
+        columns = results if isinstance(results, dict) else {"": results}
+        for name in self._outputs:
+            if name not in columns:
+                raise InputError(f"there is no output {name!r}; there are {sorted(columns)}")
+        columns = {name: columns[name] for name in self._outputs or columns}
+        size = len(good)
+        chosen = {name: column[:size][good] for name, column in columns.items()}
+        return chosen if self._map is None else self._mapped(chosen, good, batch, failures)
+
+    def _mapped(
+        self, columns: dict[str, Array], good: Array, batch: Batch, failures: list[Failure]
+    ) -> dict[str, Array]:
+        try:
+            return self._call(columns)
+        except Exception:
+            pieces: list[dict[str, Array]] = []
+            for at, row in enumerate(np.flatnonzero(good).tolist()):
+                try:
+                    pieces.append(self._call({n: c[at : at + 1] for n, c in columns.items()}))
+                except Exception as error:
+                    good[row] = False
+                    text = ValueError(f"{type(error).__name__}: {error}")
+                    failures.append(failure_of(int(batch.rows[row]), batch.keys[row], text, "map"))
+            names = pieces[0] if pieces else {}
+            return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+
+    def _call(self, columns: dict[str, Array]) -> dict[str, Array]:
+        assert self._map is not None
+        rows = len(next(iter(columns.values())))
+        made = self._map(columns[""] if set(columns) == {""} else columns)
+        found = made if isinstance(made, dict) else {"": made}
+        named = {str(name): np.asarray(column) for name, column in found.items()}
+        for name, column in named.items():
+            if not column.ndim or len(column) != rows:
+                raise InputError(f"map: expected {rows} rows of {name or 'output'!r}")
+        return named
+
+
+def _filled(batch: Batch, rows: int) -> dict[str, Array]:
+    """The inputs, with copies of a good row where there is none."""
+    count = len(batch.keys)
+    missing = max(rows - count, 0)
+    if not missing and batch.good.all():
+        return batch.inputs
+    first = int(np.argmax(batch.good))
+    places = np.where(batch.good, np.arange(count), first)
+    places = np.concatenate([places, np.full(missing, first)])
+    return {name: column[places] for name, column in batch.inputs.items()}

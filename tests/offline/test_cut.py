@@ -1,0 +1,61 @@
+"""Rows to batches, parts and shards: every row once, and batches always the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.data import open_source
+from penstock.offline.cut import PARTS_AHEAD, Cut, cut
+from penstock.offline.selection import Selection, load, select
+from penstock.offline.settings import JobSettings
+
+sizes = st.integers(1, 300)
+
+
+@given(batch=sizes, row=st.integers(0, 1 << 24), chunk=st.integers(0, 5000), rows=sizes)
+def test_every_row_is_in_one_batch_which_is_always_the_same(batch, row, chunk, rows):
+    found = cut(batch, row, chunk)
+    assert found.part % batch == found.block % batch == 0
+    if chunk >= PARTS_AHEAD * batch:
+        assert PARTS_AHEAD * found.part <= chunk
+    seen = []
+    for part in range(found.parts(rows)):
+        for start, stop in found.blocks(part, rows):
+            assert start % batch == 0
+            assert stop % batch == 0 or stop == rows
+            seen += range(start, stop)
+    assert seen == list(range(rows))
+    assert Cut(**found.to_json()) == found
+
+
+@given(batch=sizes, rows=st.integers(0, 400), count=st.integers(1, 9))
+def test_contiguous_shards_begin_with_a_whole_batch(batch, rows, count):
+    source = open_source(np.zeros((rows, 1)))
+    shards = [
+        select(source, JobSettings(shard=f"{index}/{count}"), batch).rows
+        for index in range(1, count + 1)
+    ]
+    assert [row for shard in shards for row in shard] == list(range(rows))
+    assert all(shard.start % batch == 0 for shard in shards if len(shard))
+
+
+@given(data=st.data())
+def test_chosen_rows_are_read_as_they_are(data, tmp_path_factory):
+    count = 60
+    items = [np.full(2, n) if n % 11 else None for n in range(count)]  # some cannot be read
+    source = open_source(items[1:])
+    rows = data.draw(st.lists(st.integers(0, count - 2), unique=True).map(sorted))
+    folder = tmp_path_factory.mktemp("rows")
+    selection = load(Selection(np.array(rows, np.int64)).save(folder))
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    chunk, numbers = selection.read(source, start, stop)
+    wanted = rows[start:stop]
+    assert numbers.tolist() == chunk.keys.tolist() == wanted
+    failed = [row for row in wanted if (row + 1) % 11 == 0]
+    assert [failure.row for failure in chunk.failures] == failed
+    good = [row for row in wanted if row not in failed]
+    values = dict(zip(wanted, chunk.columns[""][:, 0].tolist(), strict=True))
+    assert [values[row] for row in good] == [row + 1 for row in good]

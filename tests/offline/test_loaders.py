@@ -1,0 +1,118 @@
+"""How many loaders there are, and what becomes of the parts of one that dies. Without processes."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from penstock.errors import WorkerLost
+from penstock.offline import loaders
+from penstock.offline.labour import Finished
+from penstock.offline.loaders import LoaderCrew
+
+
+class FakeProcess:
+    def wait(self) -> int:
+        return -9
+
+
+class FakeLoader:
+    """Has the face of a loader, and starts nothing."""
+
+    def __init__(self, settings: str, lock: int, told: object) -> None:
+        self.open: list[int] = []
+        self.stages: dict[str, float] = {}
+        self.process = FakeProcess()
+        self.told = told
+
+    def assign(self, part: int) -> None:
+        self.open.append(part)
+
+    def end(self, patience: float) -> None:
+        return None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(loaders, "time", clock)
+    monkeypatch.setattr(loaders, "Loader", FakeLoader)
+    return clock
+
+
+def crew_of(most: int) -> LoaderCrew:
+    return LoaderCrew("{}", -1, most, queue.SimpleQueue())
+
+
+def pass_time(crew: LoaderCrew, clock: Clock, device: float, starved: float) -> int:
+    clock.now += 3
+    for loader in crew._loaders:
+        loader.stages = {"starved": loader.stages.get("starved", 0.0) + 3 * starved}
+    crew.adapt(device)
+    return crew.count
+
+
+def test_more_while_the_device_idles_for_lack_of_rows(clock):
+    crew = crew_of(6)
+    counts = [pass_time(crew, clock, device=0.1, starved=0.9) for _ in range(5)]
+    assert counts == [2, 4, 6, 6, 6]
+
+
+def test_one_more_at_a_time_when_it_is_nearly_busy(clock):
+    crew = crew_of(6)
+    assert [pass_time(crew, clock, device=0.7, starved=0.9) for _ in range(3)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("device", "starved"), [(0.95, 0.9), (0.1, 0.1)])
+def test_no_more_when_it_is_busy_or_they_do_not_wait_for_rows(clock, device, starved):
+    crew = crew_of(6)
+    assert [pass_time(crew, clock, device, starved) for _ in range(3)] == [1, 1, 1]
+
+
+def test_each_has_two_parts_and_gets_another_when_one_is_recorded(clock):
+    crew = crew_of(2)
+    todo = iter(range(10))
+    assert crew.fill(todo) == 2
+    pass_time(crew, clock, device=0.1, starved=0.9)
+    assert crew.fill(todo) == 4
+    assert sorted(part for loader in crew._loaders for part in loader.open) == [0, 1, 2, 3]
+    crew.recorded(1)
+    assert crew.fill(todo) == 4
+    assert 4 in crew._loaders[0].open
+
+
+def test_parts_of_the_dead_are_done_first_and_only_after_all_that_they_told(clock):
+    crew = crew_of(2)
+    todo = iter(range(10))
+    crew.fill(todo)
+    (dead,) = crew._loaders
+    dead.told(dead, {"finished": 0, "rows": 5, "facts": {}, "stages": {}})
+    dead.told(dead, None)
+    crew.fill(todo)
+    assert crew._loaders == [dead], "its last words were not heard yet"
+    assert crew.events.get() == Finished(0, 5, {})
+    crew.recorded(0)
+    crew.fill(todo)
+    (fresh,) = crew._loaders
+    assert fresh is not dead
+    assert fresh.open == [1, 2]
+
+
+def test_loaders_that_die_again_and_again_end_the_job(clock):
+    crew = crew_of(1)
+    todo = iter(range(10))
+    for _ in range(3):
+        crew.fill(todo)
+        (loader,) = crew._loaders
+        loader.told(loader, None)
+    with pytest.raises(WorkerLost, match="again and again"):
+        crew.fill(todo)

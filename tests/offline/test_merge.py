@@ -1,0 +1,104 @@
+"""Shards: each run alone, and joined into what one run would have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import penstock
+from penstock.errors import ConfigError
+from penstock.offline.merge import merge
+
+
+@pytest.fixture
+def rows(place, x):
+    """1000 rows, of which some fail, with labels."""
+    x[[0, 400, 401, 999], 0] = -1
+    columns = {
+        "x": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(x.ravel()), x.shape[1]),
+        "label": pyarrow.array([f"class {n % 7}" for n in range(len(x))]),
+        "cost": pyarrow.array(np.arange(len(x)) ** 2),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), "x.parquet", row_group_size=100)
+
+
+def run(out: str, engine: str, **options: object) -> penstock.JobReport:
+    return penstock.predict(
+        "picky", "x.parquet", out, engine=engine, inputs="x", chunk=96, **options
+    )
+
+
+WAYS = {
+    "contiguous": {},
+    "strided": {},
+    "balanced": {"cost": "cost"},
+    "stratified": {"label": "label", "seed": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "suffix"),
+    [
+        ("contiguous", "parquet"),
+        ("contiguous", "npy"),
+        ("strided", "csv"),
+        ("balanced", "npy"),
+        ("stratified", "parquet"),
+    ],
+)
+def test_shards_joined_are_what_one_run_writes(rows, engine, way, suffix):
+    run(f"whole.{suffix}", engine)
+    for index in (2, 3, 1):
+        report = run(f"y.{suffix}", engine, shard=f"{index}/3", shards=way, **WAYS[way])
+        assert 200 < report.rows < 450 or way == "balanced"
+    merged = merge(f"y.{suffix}")
+    assert (merged.shards, merged.written, merged.failed) == (3, 996, 4)
+    names = ["", ".errors.jsonl"]
+    for name in names:
+        joined, one = Path(f"y.{suffix}{name}"), Path(f"whole.{suffix}{name}")
+        assert joined.read_bytes() == one.read_bytes()
+    if suffix == "npy":
+        assert Path("y.keys.npy").read_bytes() == Path("whole.keys.npy").read_bytes()
+
+
+def test_a_shard_that_is_missing_or_not_whole(rows, engine):
+    with pytest.raises(ConfigError, match="no shards"):
+        merge("y.npy")
+    run("y.npy", engine, shard="1/3")
+    run("y.npy", engine, shard="3/3")
+    with pytest.raises(ConfigError, match="missing: 2/3"):
+        merge("y.npy")
+    with pytest.raises(penstock.errors.InputError, match="max_errors"):
+        run("y.npy", engine, shard="2/3", max_errors=0)
+    with pytest.raises(ConfigError, match="2-of-3 is not whole"):
+        merge("y.npy")
+    run("y.npy", engine, shard="2/3")
+    assert merge("y.npy").rows == 1000
+    with pytest.raises(ConfigError, match="there already"):
+        merge("y.npy")
+    assert merge("y.npy", restart=True).rows == 1000
+
+
+def test_shards_of_different_jobs_are_not_joined(rows, engine):
+    run("y.npy", engine, shard="1/2")
+    run("y.npy", engine, shard="2/2", shards="strided")
+    with pytest.raises(ConfigError, match="not of one job"):
+        merge("y.npy")
+
+
+def test_more_shards_than_batches(place, x, engine):
+    np.save("x.npy", x[:70])
+    penstock.predict("scores", "x.npy", "whole.jsonl", engine=engine)
+    for index in range(1, 9):
+        penstock.predict("scores", "x.npy", "y.jsonl", engine=engine, shard=f"{index}/8")
+    merge("y.jsonl")
+    assert Path("y.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_a_stream_cannot_be_cut(place, engine):
+    with pytest.raises(ConfigError, match="front to back"):
+        penstock.predict("scores", iter([np.zeros(3)]), "y.npy", engine=engine, shard="1/2")

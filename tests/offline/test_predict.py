@@ -1,0 +1,331 @@
+"""`penstock.predict`: what goes in, what comes out, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import penstock
+from penstock.data import open_source
+from penstock.data.shards import WAYS as ALL_WAYS
+from penstock.errors import ConfigError, InputError, ModelError, RowsFailed
+from penstock.offline.settings import WAYS, JobSettings
+from tests.data.pictures import fill
+from tests.offline import functions
+from tests.offline.conftest import model
+
+
+def read(path: str) -> tuple[dict[str, np.ndarray], list[object]]:
+    chunk = open_source(path, key="key").read(0, 1 << 20)
+    return dict(chunk.columns), chunk.keys.tolist()
+
+
+def errors(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(f"{out}.errors.jsonl").read_text().splitlines()]
+
+
+# ── arrays in, arrays out ──────────────────────────────────────────────────────────────────────
+
+
+def test_arrays_come_back_in_order(x, engine):
+    reports = []
+    y = penstock.predict("scores", x, engine=engine, on_report=reports.append)
+    assert np.array_equal(y, functions.scores(x))
+    (report,) = reports
+    assert (report.rows, report.written, report.failed, report.out) == (1000, 1000, 0, "")
+
+
+def test_an_engine_of_its_own(x):
+    y = penstock.predict(model("named"), x, max_batch=64)
+    assert np.array_equal(y["total"], functions.named(x)["total"])
+    assert y["rest"].shape == (1000, 2)
+
+
+def test_rows_that_fail_are_named_and_the_others_kept(x, engine):
+    x[[3, 700], 0] = -1
+    with pytest.raises(RowsFailed) as caught:
+        penstock.predict("picky", x, engine=engine)
+    assert sorted(caught.value.errors) == [3, 700]
+    assert isinstance(caught.value.errors[3], ModelError)
+    good = np.delete(np.arange(1000), [3, 700])
+    assert np.array_equal(caught.value.results[good], functions.scores(x)[good])
+    assert not caught.value.results[3].any()
+
+
+def test_batches_are_never_mixed_or_cut(x, engine):
+    def sizes():
+        with penstock.connect(engine) as client:
+            (found,) = [m for m in client.statistics().models if m.name == "no_blank"]
+        return found.sizes
+
+    before = sizes()
+    penstock.predict("no_blank", x, engine=engine, chunk=100)
+    after = sizes()
+    assert {size: after[size] - before.get(size, 0) for size in after} == {16: 62, 8: 1}
+
+
+def test_the_model_never_sees_rows_that_could_not_be_read(x, engine):
+    rows = list(x)
+    for number in (0, 5, 640, *range(800, 848)):  # the first of a batch; whole batches
+        rows[number] = "no row"
+    with penstock.connect(engine) as client:
+        before = client.statistics().requests
+        with pytest.raises(RowsFailed) as caught:
+            penstock.predict("no_blank", rows[1:] + rows[:1], engine=engine)
+        after = client.statistics().requests
+    assert len(caught.value.errors) == 51
+    assert not any(isinstance(error, ModelError) for error in caught.value.errors.values())
+    assert after.done - before.done == 61, "two batches had no row to ask about"
+    assert (after.partial, after.failed) == (before.partial, before.failed)
+
+
+def test_a_row_that_kills_its_worker_fails_alone(place):
+    x = np.arange(40, dtype=np.float32)[:, None]
+    report = penstock.predict("penstock.testing.models:exit_on_13", x, "y.npy", max_batch=8)
+    assert (report.written, report.kinds) == (39, {"worker": 1})
+    assert np.array_equal(np.load("y.npy"), np.delete(x + x, 13, 0))
+    assert [line["row"] for line in errors("y.npy")] == [13]
+
+
+def test_no_rows(engine, place):
+    assert len(penstock.predict("scores", np.empty((0, 7), np.float32), engine=engine)) == 0
+    np.save("x.npy", np.empty((0, 7), np.float32))
+    report = penstock.predict("scores", "x.npy", "y.parquet", engine=engine)
+    assert report.rows == 0
+    assert len(pyarrow.parquet.read_table("y.parquet")) == 0
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl", "csv", "tfrecord", "npy"])
+def test_every_format_holds_every_row(x, engine, place, suffix):
+    x[5, 0] = -1
+    np.save("x.npy", x)
+    out = f"y.{suffix}"
+    report = penstock.predict("picky", "x.npy", out, engine=engine, chunk=300)
+    assert (report.written, report.failed, report.kinds) == (999, 1, {"model": 1})
+    expected = np.delete(functions.scores(x), 5, 0)
+    keys = np.delete(np.arange(1000), 5).tolist()
+    if suffix == "npy":
+        assert np.array_equal(np.load(out), expected)
+        assert np.load("y.keys.npy").tolist() == keys
+    elif suffix == "csv":
+        columns, found = read(out)
+        assert found == keys
+        assert np.array_equal(columns["output_1"], expected[:, 1])
+    elif suffix == "tfrecord":
+        features = {"key": ("int64", ()), "output": ("float32", (3,))}
+        chunk = open_source(out, features=features, key="key").read(0, 2000)
+        assert np.array_equal(chunk.columns["output"], expected.astype(np.float32))
+    else:
+        columns, found = read(out)
+        assert found == keys
+        assert np.array_equal(columns["output"], expected)
+    assert errors(out) == [
+        {"row": 5, "key": 5, "kind": "model", "message": "ValueError: a negative row"}
+    ]
+    assert not Path(f"{out}.parts").exists()
+
+
+def table(x: np.ndarray) -> None:
+    columns = {
+        "id": pyarrow.array([f"row {n}" for n in range(len(x))]),
+        "x": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(x.ravel()), x.shape[1]),
+        "label": pyarrow.array(np.arange(len(x)) % 3),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), "x.parquet", row_group_size=130)
+
+
+def test_columns_in_and_columns_beside_the_outputs(x, engine, place):
+    table(x)
+    penstock.predict(
+        "named", "x.parquet", "y.parquet", engine=engine, key="id", inputs="x", keep="label",
+        outputs=["total"],
+    )  # fmt: skip
+    columns, keys = read("y.parquet")
+    assert list(columns) == ["key", "total", "label"]
+    assert keys[:2] == ["row 0", "row 1"]
+    assert np.array_equal(columns["total"], functions.named(x)["total"])
+    assert np.array_equal(columns["label"], np.arange(1000) % 3)
+
+
+def test_outputs_go_through_a_function(x, engine, place):
+    np.save("x.npy", x)
+    penstock.predict("scores", "x.npy", "y.jsonl", engine=engine, map=model("best"))
+    first = json.loads(Path("y.jsonl").read_text().splitlines()[0])
+    assert first == {"key": 0, "best": f"class {functions.scores(x)[0].argmax()}"}
+
+
+def test_rows_on_which_that_function_raises_fail_alone(engine, place):
+    x = np.arange(100, dtype=np.float32)[:, None]
+    report = penstock.predict(
+        "scores", x, "y.npy", engine=engine, map=model("best_of_positive"), max_errors=-1
+    )
+    assert (report.written, report.kinds) == (90, {"map": 10})
+    assert np.array_equal(np.load("y.npy"), functions.scores(x)[10:])
+
+
+def test_a_stream_of_unknown_length(engine, place):
+    source = model("rows")
+    report = penstock.predict("scores", source, "y.npy", engine=engine, chunk=64)
+    assert report.rows == 1000
+    expected = functions.scores(np.repeat(np.arange(1000, dtype=np.float32)[:, None], 3, 1))
+    assert np.array_equal(np.load("y.npy"), expected)
+
+
+def test_labels_beside_rows_are_not_for_the_model(x, engine):
+    rows = [(row, n % 3) for n, row in enumerate(x)]
+    assert np.array_equal(penstock.predict("scores", rows, engine=engine), functions.scores(x))
+
+
+def test_images_good_and_broken_through_loaders(place):
+    files = fill(place / "images")
+    report = penstock.predict(model("named"), "images", "y.parquet", size=(24, 32), max_batch=4)
+    columns, keys = read("y.parquet")
+    bad = [name for name in files if name.startswith("bad_")]
+    source = open_source("images", size=(24, 32))
+    chunk = source.read(0, len(files))
+    assert keys == [key for key, good in zip(chunk.keys, chunk.good, strict=True) if good]
+    good = chunk.columns[""][chunk.good]
+    assert np.array_equal(columns["total"], functions.named(good)["total"])
+    assert sorted(str(line["key"]) for line in errors("y.parquet")) == sorted(
+        f"images/{name}" for name in bad
+    )
+    assert report.kinds == {"decode": len(bad)}
+    assert (report.rows, report.loaders) == (len(files), 1)
+
+
+def test_images_have_the_size_that_the_model_wants(place):
+    fill(place / "images")
+    seen = penstock.Model(model("named"), inputs=("float32", (6, 5, 1)), max_batch=8)
+    penstock.predict(seen, "images/photo*", "y.npy", outputs="total", max_errors=0)
+    pixels = open_source("images/photo*", size=(6, 5), mode="L").read(0, 9).columns[""]
+    assert np.array_equal(np.load("y.npy"), functions.named(pixels)["total"])
+
+
+def test_files_as_they_are_for_a_model_that_decodes(place):
+    files = fill(place / "images")
+    seen = penstock.Model(model("texts"), inputs=("string", ()))
+    penstock.predict(seen, "images", "y.jsonl")
+    lines = [json.loads(line) for line in Path("y.jsonl").read_text().splitlines()]
+    assert {line["key"]: line["output"] for line in lines} == {
+        f"images/{name}": len(data) for name, data in files.items()
+    }
+
+
+@pytest.mark.timeout(120)
+def test_a_keras_model(place):
+    fill(place / "images")
+    report = penstock.predict(model("network"), "images/photo*", "y.parquet", max_batch=4)
+    columns, keys = read("y.parquet")
+    assert keys == ["images/photo1.jpg", "images/photo2.JPEG", "images/photo10.png"]
+    assert np.allclose(columns["output"].sum(1), 1, atol=1e-5)
+    assert report.plan["mode"] != "python"
+
+
+def test_an_output_that_is_not_on_this_machine(x, engine, place):
+    out = "memory://offline/y.parquet"
+    with pytest.raises(ConfigError, match="work"):
+        penstock.predict("scores", x, out, engine=engine)
+    for _ in range(2):
+        report = penstock.predict("scores", x, out, engine=engine, work="work")
+    assert (report.rows, report.computed) == (1000, 0)
+    columns, _ = read(out)
+    assert np.array_equal(columns["output"], functions.scores(x))
+
+
+# ── what is refused ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_finished_job_is_not_done_again(x, place, monkeypatch):
+    np.save("x.npy", x)
+    monkeypatch.setenv("OFFLINE_COUNT", str(place / "count"))
+    for _ in range(2):
+        report = penstock.predict(model("counted"), "x.npy", "y.npy")
+        assert (report.rows, report.written) == (1000, 1000)
+    assert report.computed == 0
+    assert sum(map(int, (place / "count").read_text().split())) == 1000
+    Path("y.npy").unlink()
+    with pytest.raises(ConfigError, match="is gone"):
+        penstock.predict(model("counted"), "x.npy", "y.npy")
+
+
+def test_a_changed_input_model_or_option_is_refused(x, engine, place):
+    np.save("x.npy", x)
+    Path("m.py").write_text("def f(x):\n    return x + x\n")
+    penstock.predict("m.py:f", "x.npy", "y.npy")
+    before = Path("y.npy").read_bytes()
+    with pytest.raises(ConfigError, match="another options"):
+        penstock.predict("m.py:f", "x.npy", "y.npy", chunk=64)
+    with pytest.raises(ConfigError, match="another model"):
+        penstock.predict("m.py:f", "x.npy", "y.npy", max_batch=2)
+    Path("m.py").write_text("def f(x):\n    return x + x + 1\n")
+    with pytest.raises(ConfigError, match="another model"):
+        penstock.predict("m.py:f", "x.npy", "y.npy")
+    np.save("x.npy", x[:500])
+    with pytest.raises(ConfigError, match="another input and model"):
+        penstock.predict("m.py:f", "x.npy", "y.npy")
+    assert Path("y.npy").read_bytes() == before
+    assert penstock.predict("m.py:f", "x.npy", "y.npy", restart=True).rows == 500
+    assert np.array_equal(np.load("y.npy"), x[:500] + x[:500] + 1)
+
+
+def test_a_file_of_somebody_else_is_not_written_over(x, engine, place):
+    Path("y.npy").write_text("mine")
+    with pytest.raises(ConfigError, match="there already"):
+        penstock.predict("scores", x, "y.npy", engine=engine)
+    assert sorted(path.name for path in place.iterdir()) == ["y.npy"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": "z"}, "no column 'z'"),
+        ({"keep": "z"}, "no column 'z'"),
+        ({"outputs": "z"}, "no output 'z'"),
+        ({"shard": "9/8"}, "1/8 to 8/8"),
+        ({"shards": "dynamic"}, "shards: expected"),
+        ({"max_errors": -2}, "max_errors"),
+        ({"nonsense": 1}, "unknown option 'nonsense'"),
+        ({"devices": "cpu"}, "runs already"),
+    ],
+)
+def test_options_that_cannot_be(x, engine, place, options, message):
+    with pytest.raises((ConfigError, InputError), match=message):
+        penstock.predict("scores", x, "y.npy", engine=engine, **options)
+
+
+def test_rows_that_do_not_fit_the_model_are_refused_at_once(place):
+    seen = penstock.Model(model("scores"), inputs=("float32", (9,)))
+    with pytest.raises(InputError, match=r"expected float32 \(rows, 9\)"):
+        penstock.predict(seen, np.zeros((5, 7), np.float32), "y.npy")
+    assert list(place.iterdir()) == []
+
+
+def test_too_many_errors_stop_the_job_and_it_can_go_on(x, engine, place):
+    np.save("x.npy", x)
+    x[::10, 0] = -1
+    np.save("x.npy", x)
+    with pytest.raises(InputError, match="max_errors is 30"):
+        penstock.predict("picky", "x.npy", "y.npy", engine=engine, max_errors=30, chunk=64)
+    assert len(errors("y.npy")) > 30
+    assert not Path("y.npy").exists()
+    report = penstock.predict("picky", "x.npy", "y.npy", engine=engine, chunk=64)
+    assert (report.failed, report.written) == (100, 900)
+    assert 0 < report.known < 1000
+    assert [line["row"] for line in errors("y.npy")] == list(range(0, 1000, 10))
+
+
+def test_the_ways_of_sharding_are_those_of_the_data_room():
+    assert (*WAYS, "dynamic") == ALL_WAYS
+
+
+def test_every_setting_says_what_it_is():
+    assert all(field.metadata["help"] for field in dataclasses.fields(JobSettings))

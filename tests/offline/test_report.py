@@ -1,0 +1,102 @@
+"""What a job tells: the stage that limits, advice, JSON, and a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+import penstock
+from penstock.offline.monitor import Sample
+from penstock.offline.page import page
+from penstock.offline.report import JobReport, shares_of
+from penstock.offline.stages import Stages, limiting, since, total
+
+
+@pytest.mark.parametrize(
+    ("spent", "device", "limit"),
+    [
+        ({"answers": 5, "starved": 1}, 0.95, "device"),
+        ({"answers": 5, "starved": 1}, 0.30, "queue"),
+        ({"answers": 1, "starved": 5, "reading": 5}, 0.30, "reading"),
+        ({"answers": 1, "starved": 5, "decoding": 5}, 0.30, "decoding"),
+        ({"answers": 1, "full": 5}, 0.30, "writing"),
+        ({"answers": 1, "mapping": 5}, 0.30, "mapping"),
+        ({"answers": 1, "sending": 5}, 0.30, "sending"),
+        ({}, 0.0, ""),
+    ],
+)
+def test_the_stage_that_limits(spent, device, limit):
+    assert limiting(spent, device) == limit
+
+
+def test_stages_add_up():
+    stages = Stages()
+    for _ in range(2):
+        with stages.timed("reading"):
+            pass
+    assert stages.seconds["reading"] > 0
+    assert total([{"a": 1.0}, {"a": 2.0, "b": 1.0}]) == {"a": 3.0, "b": 1.0}
+    assert since({"a": 3.0, "b": 1.0}, {"a": 1.0}) == {"a": 2.0, "b": 1.0}
+
+
+def test_shares_are_of_the_whole():
+    spent = {"starved": 2.0, "answers": 6.0, "full": 1.0, "sending": 1.0, "decoding": 9.0}
+    shares = shares_of(spent, 0.4)
+    assert shares["decoding"] == 0.2
+    assert (shares["device"], shares["queue"]) == (0.4, 0.2)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares_of({}, 0.0) == {}
+
+
+REPORT = JobReport(
+    "net<work>", "images", "y.parquet", 120, 100, 20, 10, 2.0, 0.5, 0.1,
+    kinds={"decode": 20}, errors="y.parquet.errors.jsonl", device=0.4, devices=("cpu",), cpu=1.0,
+    cores=2, loaders=2, limit="decoding", shares={"decoding": 0.8, "device": 0.2},
+    samples=(Sample(0.5, 30, 0.4, 1.0, 1, "decoding"), Sample(1.0, 120, 0.9, 0.5, 2, "device")),
+)  # fmt: skip
+
+
+def test_advice_names_the_stage_and_what_is_idle():
+    assert REPORT.advice.startswith("device idle 60%: decoding limits; 2.0 of 2 cores busy; ")
+    assert "20 rows failed (20 decode), in y.parquet.errors.jsonl" in str(REPORT)
+    assert "110 rows in 2.0 s, 55 a second" in str(REPORT)
+
+
+class Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+
+def test_the_page_needs_nothing_else():
+    text = page(REPORT)
+    seen = Links()
+    seen.feed(text)
+    assert seen.links == []
+    assert "://" not in text
+    assert "@import" not in text
+    assert seen.tags.count("svg") == 4
+    assert "net&lt;work&gt;" in text
+    assert "decoding limits" in text
+
+
+def test_a_real_report_can_be_written(x, engine, place):
+    reports = []
+    progress = []
+    penstock.predict("scores", x, engine=engine, on_report=reports.append, tell=progress.append)
+    told = json.loads(json.dumps(reports[0].to_json()))
+    assert (told["rows"], told["written"], told["computed"]) == (1000, 1000, 1000)
+    assert 0 <= told["device"] <= 1
+    assert 0 <= told["cpu"] <= 1
+    assert sum(told["shares"].values()) == pytest.approx(1, abs=0.01)
+    assert told["plan"]["batch"] == 16
+    assert (progress[-1].rows, progress[-1].total) == (1000, 1000)
+    reports[0].page(place / "report.html")
+    assert "<svg" in (place / "report.html").read_text()
