@@ -162,7 +162,7 @@ def test_verbose_shows_where_it_was_raised(shop):
         (["--workers", "many"], 2, "'many' is not a valid integer"),
         (["--client-memory", "lots"], 2, "a size is a number"),
         (["--colour", "blue"], 2, "No such option"),
-        (["--workers", "0"], 1, "penstock: error: workers: expected 1 to 1024, got 0"),
+        (["--workers", "-1"], 1, "penstock: error: workers: expected 0 to 1024, got -1"),
         (["--name", "a b"], 1, "penstock: error: engine name 'a b'"),
         (["--drain-timeout", "-1"], 1, "drain_timeout"),
     ],

@@ -41,7 +41,8 @@ class Context:
             raise ValueError("Cannot set memory growth on device when virtual devices configured")
 
 
-sys.modules["tensorflow.python.eager.context"] = SimpleNamespace(Context=Context)
+if __name__ == "tensorflow":  # where it stands in for it, and not where its path is looked up
+    sys.modules["tensorflow.python.eager.context"] = SimpleNamespace(Context=Context)
 
 config = SimpleNamespace(
     list_physical_devices=list_physical_devices,

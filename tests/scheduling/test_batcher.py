@@ -52,7 +52,7 @@ def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
         bench.add(lane)
     free_at = bench.workers[0].free_at
     assert bench.step() == []
-    lead = LEAD + 200 * US + (lane.cost(4) - lane.cost(1)) // 4  # it is handed over, too
+    lead = LEAD + 200 * US + (lane.cost(4) - lane.cost(1)) // 8  # it is handed over, too
     assert bench.wakeup() == free_at - lead
     assert bench.step(free_at - lead - bench.now - 1) == []
     assert bench.one(1).closed is Closed.AHEAD

@@ -17,7 +17,7 @@ from penstock.transport.arena import size_class
 from penstock.transport.tensors import Array, align, collect, plan_of
 
 _MOST_KINDS = 4096
-_PIECE_BYTES = 32 << 20
+_PIECE_BYTES = 64 << 20
 _AHEAD = 6  # batches of a large call that are on their way at a time, for each worker
 _FIRST_ROOM = 64
 

@@ -103,7 +103,7 @@ class Lane:
             return LEAD
         alone = self.cost(1)  # mostly what the host takes to hand a batch over to the device
         longer = max(self.cost(rows) - alone, 0)
-        return LEAD + int(self.gather * rows) + min(alone, longer // 4)
+        return LEAD + int(self.gather * rows) + min(alone // 2, longer // 8)
 
     def cost(self, rows: int) -> int:
         """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""
