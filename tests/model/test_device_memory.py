@@ -51,6 +51,29 @@ def test_outputs_that_land_on_the_host_are_the_same_in_every_mode(kind: str) -> 
 
 
 @in_tensorflow
+def test_answers_come_by_the_quicker_way_and_are_the_same_by_both() -> None:
+    made = compiled(graph(lambda x: x * 2), compile="xla", max_batch=4)
+    made._modes.lands = True
+    taken: list[bool] = []
+    whole = made._modes.run
+
+    def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
+        inner = whole(mode, shapes, land)
+        taken.append(bool(land))
+        return inner
+
+    made._modes.run = run
+    assert made.warm_up()
+    assert {True, False} <= set(taken)  # both were tried
+    x = aligned(np.arange(6, dtype=np.float32).reshape(2, 3))
+    for fetched in (set(), {((2, 3),)}):
+        made._fetched = fetched
+        made._runs.clear()
+        assert made(x, 2)[1][0].tolist() == (x * 2).tolist()
+        assert taken[-1] == (not fetched)
+
+
+@in_tensorflow
 def test_what_tensorflow_keeps_on_the_host() -> None:
     from penstock.model.handover import stays_on_device
     from penstock.transport.tensors import numpy_dtype
@@ -67,8 +90,8 @@ def _small(made: Any, most: int) -> list[int]:
     tried: list[int] = []
     whole = made._modes.run
 
-    def run(mode: str, shapes: Any) -> Any:
-        inner = whole(mode, shapes)
+    def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
+        inner = whole(mode, shapes, land)
 
         def limited(tensors: list[Any]) -> Any:
             tried.append(len(tensors[0]))

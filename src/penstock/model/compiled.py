@@ -20,13 +20,14 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
-from penstock.model import stored
+from penstock.model import pace, stored
 from penstock.model.cache import Entry
 from penstock.model.circumstances import circumstances, device_kind
 from penstock.model.examine import Examination
@@ -44,6 +45,8 @@ from penstock.transport.tensors import Array, dtype_name, numpy_dtype
 _log = logging.getLogger(__name__)
 _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
+_CALLS = 3  # at a time, as many as a worker on a GPU makes
+_CLEARLY = 0.97
 _KEPT = 256
 _ANY = 1 << 31  # rows
 _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
@@ -78,6 +81,7 @@ class Compiled:
         self._thorough = thorough
         self._tell = tell
         self._runs: dict[Shapes, Run] = {}
+        self._fetched: set[Shapes] = set()  # of these sizes answers are fetched after the call
         self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._sizes = threading.Lock()  # what is warm is changed by several threads
@@ -145,7 +149,8 @@ class Compiled:
         shapes = shapes_of(arrays)
         run = self._runs.get(shapes)
         if run is None:
-            run = self._modes.run(self._findings.mode, shapes)
+            land = self._modes.lands and shapes not in self._fetched
+            run = self._modes.run(self._findings.mode, shapes, land)
             if len(self._runs) >= _KEPT:
                 self._runs.clear()
             self._runs[shapes] = run
@@ -306,6 +311,8 @@ class Compiled:
         began = time.perf_counter()
         self._compute(arrays)
         _log.info("the first batch of %d took %.1f s", size, time.perf_counter() - began)
+        if self._modes.lands:
+            self._find_way_out(arrays)
         if once:
             return 0
         times: list[int] = []
@@ -315,6 +322,25 @@ class Compiled:
             self._compute(arrays)
             times.append(time.perf_counter_ns() - began)
         return int(statistics.median(times))
+
+    def _find_way_out(self, arrays: list[Any]) -> None:
+        """Whether answers of this size are sooner on the host when they are fetched there.
+
+        A copy inside the call costs a little, and is worth it when the next call follows at once.
+        """
+        shapes = shapes_of(arrays)
+        seconds: dict[bool, float] = {}
+        for land in (True, False):
+            call = partial(_ran, self._modes.run(self._findings.mode, shapes, land), arrays)
+            try:
+                call()
+                together = pace.in_flight(call, calls=_CALLS, enough=_TIMED)
+            except tf.errors.ResourceExhaustedError:
+                return  # so many of them do not fit; one at a time does
+            seconds[land] = together + pace.alone(call, enough=_TIMED)
+        if seconds[False] < _CLEARLY * seconds[True]:
+            self._fetched.add(shapes)
+        self._runs.pop(shapes, None)
 
     @property
     def remembered_at(self) -> str:

@@ -13,8 +13,8 @@ comes out runs at any size, as fast as if it had been made for that size, and ho
 of them around the one that was traced. Only a graph that cannot be traced with open sizes is traced
 for each size, in every mode.
 
-On a GPU the outputs are copied to the host inside the call: the copy belongs to the batch, and
-fetching it does not wait for the next one.
+On a GPU the outputs are copied to the host inside the call, unless a caller wants to fetch them
+itself: the copy belongs to the batch then, and does not wait for the next one.
 
 Functions are called through `StatefulPartitionedCall`: a tenth of what calling the Python object of
 a concrete function costs. That does not compile by XLA what it calls, only what is called inside.
@@ -62,13 +62,16 @@ class Modes:
         if frozen is not None:
             self._runs["frozen", self.open] = frozen
 
-    def run(self, mode: str, shapes: Shapes) -> Run:
-        """What runs tensors of these shapes in that mode. Raises what TensorFlow raises."""
+    def run(self, mode: str, shapes: Shapes, land: bool | None = None) -> Run:
+        """What runs tensors of these shapes in that mode. Raises what TensorFlow raises.
+
+        `land`: whether it copies the outputs to the host; it does, where they are not there anyhow.
+        """
         with self._lock:
-            if mode.endswith("xla"):
-                return self._bound(mode, shapes)
-            shapes = self._traceable(shapes)
-            return self._bound(f"{mode}{_LANDED}" if self.lands else mode, shapes)
+            if not mode.endswith("xla"):
+                shapes = self._traceable(shapes)
+            land = self.lands if land is None else land
+            return self._bound(f"{mode}{_LANDED}" if land else mode, shapes)
 
     def traced(self, shapes: Shapes) -> Any:
         """The concrete function of mode `function`, to be looked into."""
@@ -142,11 +145,11 @@ class Modes:
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def outer(*tensors: Any) -> Any:
-            return _on_host(compiled(*tensors)) if self.lands else compiled(*tensors)
+            return compiled(*tensors)
 
         if not inner.checksum:
             return Bound(outer.get_concrete_function(*self._specs(shapes)))
-        with numbered(f"{inner.checksum} {shapes} {self.lands}"):
+        with numbered(f"{inner.checksum} {shapes}"):
             return Bound(outer.get_concrete_function(*self._specs(shapes)))
 
     def _land(self, inner: Bound, shapes: Shapes) -> Bound:
