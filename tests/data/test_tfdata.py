@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 from penstock.data import open_sink, open_source, reopen
 from penstock.errors import InputError
 from penstock.spec import TensorSpec
+from tests.model import tensorflow_process
+from tests.model.tensorflow_process import in_tensorflow
 
 
-@pytest.fixture(scope="module")
-def tf():  # type: ignore[no-untyped-def]
-    import tensorflow
-
-    return tensorflow
+@pytest.fixture(scope="module", autouse=True)
+def _tensorflow_process_ends() -> Iterator[None]:
+    yield
+    tensorflow_process.end()
 
 
 def numbered():  # type: ignore[no-untyped-def]
@@ -27,6 +29,7 @@ def numbered():  # type: ignore[no-untyped-def]
     )
 
 
+@in_tensorflow
 def test_a_dataset_by_name() -> None:
     source = open_source(f"{__file__}:numbered", key="t")
     assert len(source) == 1000
@@ -50,7 +53,10 @@ def test_a_dataset_by_name() -> None:
     assert again.read(5, 6).columns["n"].tolist() == [5]
 
 
-def test_batches_labels_and_open_shapes(tf) -> None:  # type: ignore[no-untyped-def]
+@in_tensorflow
+def test_batches_labels_and_open_shapes() -> None:
+    import tensorflow as tf
+
     pairs = tf.data.Dataset.from_tensor_slices((np.arange(20.0).reshape(10, 2), np.arange(10)))
     source = open_source(pairs.batch(4), batched=True)
     assert source.rows is None
@@ -67,7 +73,10 @@ def test_batches_labels_and_open_shapes(tf) -> None:  # type: ignore[no-untyped-
         open_source(tf.data.Dataset.from_tensors(tf.ragged.constant([[1], []])))
 
 
-def test_tensorflow_reads_what_we_write_and_we_what_it_writes(tf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+@in_tensorflow
+def test_tensorflow_reads_what_we_write_and_we_what_it_writes(tmp_path: Path) -> None:
+    import tensorflow as tf
+
     columns = {
         "x": np.arange(12, dtype=np.float32).reshape(3, 2, 2),
         "n": np.array([-1, 0, 2**40]),
