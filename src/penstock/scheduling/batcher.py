@@ -15,11 +15,10 @@ Where a larger batch takes hardly longer (a GPU) waiting often pays; where time 
 (a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
 for another batch when the device then has less to do.
 
-A worker with several hands gathers and scatters beside its device. There *d* also has what happens
-to those rows outside of the device, which two batches hide from each other; and an idle one gets
-the first half of what waits, so that the device has the other half to do while the first one's
-clients are answered and ask again (`_part`): 16 processes with 16 requests each then keep a GPU
-busy, in place of waiting for it and letting it wait in turn.
+A worker with several hands gathers and scatters beside its device, which two batches hide from each
+other (`_beside`). An idle one gets the first half of what waits, so that the device has the other
+half to do while the first one's clients are answered and ask again (`_part`): 16 processes with 16
+requests each then keep a GPU busy, in place of waiting for it and letting it wait in turn.
 
 Several workers had better not run in step: whoever comes just after all of them have begun waits
 for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
@@ -235,7 +234,7 @@ class Batcher:
         if busy:
             closed = None if self._holds_back(lane, runner, len(runners)) else Closed.AHEAD
         else:
-            closed = self._waits(lane, runner, now, len(runners))
+            closed = self._waits(lane, now, len(runners))
         if closed is None or self._in_step(lane, runner, runners, now):
             return None
         return self._close(lane, runner, closed, now)
@@ -291,7 +290,7 @@ class Batcher:
         self.queue.put_back(taken[fit:])
         return taken[:fit]
 
-    def _waits(self, lane: Lane, runner: Runner, now: int, workers: int) -> Closed | None:
+    def _waits(self, lane: Lane, now: int, workers: int) -> Closed | None:
         """An idle worker: `None` to wait for those who were just answered, or why not."""
         all_back = not lane.returns.away
         expected, until = lane.returns.expected(now)
@@ -307,7 +306,7 @@ class Batcher:
             back <= 0
             or until <= now
             or now - since > together // 2
-            or not pays(lane, rows, back, until - now + _beside(lane, runner, rows + back), workers)
+            or not pays(lane, rows, back, until - now, workers)
         ):
             return Closed.WAITED if lane.waiting_since else Closed.IDLE
         latest = self._latest(lane, together)
@@ -411,7 +410,7 @@ def _beside(lane: Lane, runner: Runner, rows: int) -> int:
 
     Rows that run together have it between one round and the next; in two batches it is hidden.
     """
-    return LEAD + int(lane.gather * rows) if runner.depth > DEPTH else 0
+    return int(lane.gather * rows) if runner.depth > DEPTH else 0
 
 
 def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[Job]:
