@@ -11,6 +11,7 @@ The parts, each measured by one module, in this order:
 limit             bare.py, limit.py (a process), sweep.py
 crowd, few, one   client.py (processes), engine.py (a process), served.py, loads.py
 array             array.py (a process), loads.py
+again             loads.py
 ways              alone.py (processes), ways.py
 tight             filler.py (a process), tight.py
 soak              soaker.py (processes), soak.py

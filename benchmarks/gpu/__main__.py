@@ -33,11 +33,12 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "few": loads.few,
     "one": loads.one,
     "array": loads.array,
+    "again": loads.again,
     "ways": ways.run,
     "tight": tight.run,
     "soak": soak.run,
 }
-_OF_ONE_ENGINE = ("crowd", "few", "one", "array")
+_OF_ONE_ENGINE = ("crowd", "few", "one", "array", "again")
 _MADE_WITHIN = 300.0
 _WIDTH = 140
 

@@ -1,4 +1,4 @@
-"""The parts `crowd`, `few`, `one` and `array`: one engine, and clients of it."""
+"""The parts `crowd`, `few`, `one`, `array` and `again`: one engine, and clients of it."""
 
 import time
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from benchmarks.core.processes import children
 from benchmarks.core.systems.interface import Load
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.results import Row
+from benchmarks.gpu.served import ServedNetwork
 from benchmarks.models.findings import Measured, Served
 from benchmarks.models.served import between
 from benchmarks.models.ways import Group
@@ -58,6 +59,24 @@ def array(bench: Bench) -> Iterator[Row]:
         note=bench.against_limit(median(rates)),
         details={"rates": rates},
     )
+
+
+def again(bench: Bench) -> Iterator[Row]:
+    """The start of the engine that the parts before this one had, and another start after it."""
+    first = bench.engine()
+    yield _started("Penstock, first start", first)
+    bench.end_engine()
+    second = bench.engine()
+    yield _noted(
+        _started("Penstock, second start", second),
+        f"{first.ready_s / second.ready_s:.2f} × sooner",
+    )
+
+
+def _started(title: str, engine: ServedNetwork) -> Row:
+    how = "from the cache" if engine.facts["cached"] else "found out"
+    note = f"ready in {engine.ready_s:.1f} s ({how}), all sizes warm in {engine.warm_s:.1f} s"
+    return Row(title, note=note, details=engine.summary())
 
 
 class Clients(Group):

@@ -30,7 +30,7 @@ class Plan:
     )
     mode_sizes: tuple[int, ...] = _figure((256,), "limit: batch sizes at which all modes are tried")
     sizes: tuple[int, ...] = _figure(
-        (1, 16, 64, 128, 256, 512), "limit: batch sizes of the best mode"
+        (1, 16, 64, 128, 256, 384, 512, 768, 1024), "limit: batch sizes of the best mode"
     )
     cell_seconds: float = _figure(1.5, "limit: seconds of calls for each mode and size")
     calls: int = _figure(300, "limit: calls that are waited for one by one, for their latency")

@@ -82,6 +82,11 @@ class Results:
         best = self._best(precision)
         return best["images_per_s"] if best else None
 
+    def rate(self, precision: str, size: int) -> float | None:
+        """The most images a second at one size, over all modes."""
+        found = [row for row in self._cells(precision) if row["details"]["size"] == size]
+        return max((row["images_per_s"] for row in found if row["images_per_s"]), default=None)
+
     def best_mode(self, precision: str) -> str | None:
         """How the network was compiled there."""
         best = self._best(precision)

@@ -19,6 +19,10 @@ def verdicts(results: Results, precision: str) -> list[Verdict]:
     tried = results.rows("tight")
     failed = sum(row["details"]["outcome"] == FAILED for row in tried) if tried else None
     soaked = soak.get("details", {})
+    starts = [row["details"] for row in results.rows("again")]
+    anew = len(starts) == 2 and not starts[0]["facts"]["cached"]
+    sooner = starts[0]["ready_s"] / starts[1]["ready_s"] if anew else None
+    chosen = one.get("details", {}).get("engine", {}).get("facts", {}).get("max_batch", 0)
     return [
         verdict(
             "crowd, against the limit",
@@ -45,6 +49,15 @@ def verdicts(results: Results, precision: str) -> list[Verdict]:
             "≥",
             0.85,
             0.95,
+        ),
+        verdict("second start, against the first", "times", sooner, "≥", 3.0, None),
+        verdict(
+            "the largest batch that was chosen, against the best of the sweep",
+            "times",
+            _ratio(results.rate(precision, chosen), limit),
+            "≥",
+            0.98,
+            None,
         ),
         verdict("tight: neither answered nor refused", "engines", failed, "≤", 0, None),
         verdict("soak: answered rightly", "million", _millions(soaked.get("rows")), "≥", 5, None),

@@ -44,7 +44,8 @@ class ModelStatistics:
     """A model: its limits, what waits for it, its batches and why they were closed.
 
     `padding` counts rows that were run only to fill a compiled size. `times` has percentiles of the
-    last seconds: in the queue, from sending a batch to its return (`run`), and in all (`total`).
+    last seconds: in the queue, from sending a batch to its return (`run`), and in all (`total`);
+    and of a batch in its worker, `gather`, `model` and `scatter`.
     `facts` is what the worker found out at load: how it is compiled, how long each size takes.
     """
 

@@ -84,7 +84,8 @@ def test_once_as_json(engine):
     assert 1 <= model["mean_batch"] <= 4
     assert {int(rows) for rows in model["sizes"]} <= {1, 2, 3, 4}
     assert sum(model["closed"].values()) == pytest.approx(1)
-    assert set(model["times"]) == {"queue", "run", "total"}
+    stages = {"gather", "model", "scatter"}
+    assert set(model["times"]) == {"queue", "run", "total", *stages}
     assert 0 < model["times"]["run"]["p50"] <= model["times"]["run"]["p99"]
     assert [worker["index"] for worker in view["workers"]] == [0, 1]
     assert sum(w["rows"] for w in view["workers"]) == pytest.approx(model["rows"])

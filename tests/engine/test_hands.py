@@ -95,6 +95,7 @@ def test_what_lay_behind_the_hands_goes_back(room: Room) -> None:
 
 def test_a_batch_that_hangs_in_one_hand_is_noticed_while_others_pass_it(room: Room) -> None:
     client = room.connect()
+    room.from_worker(0, _facts(latency=dict.fromkeys("124", SECOND)))
     room.submit(client, 400, rows=4)
     room.step()
     room.finish(takes=SECOND)  # so that nobody is overdue soon

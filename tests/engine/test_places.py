@@ -49,6 +49,21 @@ def test_all_that_is_left_of_a_card_until_the_workers_are_gone(machine: Machine)
     places.release()
 
 
+def test_tensorflow_leaves_room_for_the_weights_in_compiled_programs(
+    machine: Machine,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    machine.set({"uuid": CARD, "name": "Fake A", "used": 4 * GB})
+    model = tmp_path / "model.h5"
+    for weights, left in ((GB // 8, 11 * GB), (GB, 9 * GB)):  # at most a quarter of the share
+        with open(model, "wb") as file:
+            file.truncate(3 * weights)
+        places = _places(str(model))
+        assert places.environment(0)[MEMORY] == str(left)
+        assert _promised() == [12 * GB]
+        places.release()
+
+
 def test_cpus_have_no_share(machine: Machine) -> None:  # noqa: F811
     places = _places(devices="cpu", workers=2)
     assert len(places) == 2

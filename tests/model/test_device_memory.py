@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,42 @@ def test_it_is_cut_no_further_than_that_before_all_sizes_are_warm() -> None:
     assert made.warm_up()
     assert made.facts()["ladder"] == [1, 2, 4, 8, 16]
     assert max(tried[2:]) == 16  # what does not fit is not warmed up
+
+
+@in_tensorflow
+def test_a_start_warms_the_largest_size_that_fits() -> None:
+    made = _doubled()
+    tried = _small(made, 4)
+    made._begin(made._findings, made._samples)
+    assert made.facts()["rungs"] == [1, 2, 4]
+    assert made.facts()["ladder"] == [1, 4]
+    assert made.max_batch == 4
+    assert made.facts()["max_batch"] == 4
+    assert max(tried) == 32
+    x = aligned(np.ones((3, 3), np.float32))
+    assert made(x, 3)[1][0].tolist() == [[2.0] * 3] * 3
+    _small(made, 0)
+    with pytest.raises(DeviceMemoryError):
+        made._begin(made._findings, made._samples)
+
+
+@in_tensorflow
+def test_a_model_that_does_not_fit_at_all_is_no_model_that_is_broken(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from penstock.model.load import load
+
+    path = tmp_path / "model.keras"
+    network("dense").save(path)
+
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
+        patch.setattr("penstock.model.compiled.Compiled._found_out", full)
+        with pytest.raises(DeviceMemoryError, match="does not fit: its device has too little"):
+            load(Model(str(path)))
 
 
 @in_tensorflow

@@ -207,3 +207,34 @@ def test_a_pause_of_one_size_is_a_pause() -> None:
         estimates.observe(1, 1_000, SECOND + tenth * SECOND // 10)
     estimates.observe(4, 5_000, 4 * SECOND)
     assert estimates.predict(4) == 5_000
+
+
+# ── batches that overlap, and sizes that are not used ──────────────────────────────────────────
+
+
+def test_where_batches_overlap_what_is_told_in_pairs_counts_by_its_mean() -> None:
+    estimates = Estimates()
+    estimates.overlap = True
+    for at in range(50):
+        estimates.observe(256, (2 if at % 2 else 14) * MS, SECOND)
+        if at > 5:
+            assert 5 * MS < estimates.predict(256) < 11 * MS
+    for took in (8, 8, 8, 8, 500):
+        estimates.observe(256, took * MS, SECOND)
+    assert estimates.predict(256) == 8 * MS
+
+
+def test_a_size_that_is_not_used_takes_as_many_times_longer_as_those_in_use() -> None:
+    estimates = Estimates()
+    for size, takes in ((128, 4), (256, 8)):
+        estimates.seed(size, takes * MS)
+    estimates.observe(256, 40 * MS, SECOND)  # a bad moment, long ago
+    now = 10 * SECOND
+    for _ in range(5):
+        estimates.observe(128, 5 * MS, now)
+    assert estimates.predict(256) == 40 * MS
+    assert estimates.likely(256, now) == 10 * MS
+    assert estimates.likely(128, now) == 5 * MS
+    assert estimates.likely(256, 20 * SECOND) == 40 * MS  # nothing is known to be better
+    estimates.observe(256, 9 * MS, now)
+    assert estimates.likely(256, now) == 9 * MS

@@ -1,4 +1,4 @@
-"""A worker that gathers and scatters beside its device is given what waits in two parts."""
+"""A worker that gathers and scatters beside its device: rows go round in groups that hide that."""
 
 from __future__ import annotations
 
@@ -8,31 +8,53 @@ from penstock.scheduling.batcher import Closed
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
 GROWS = {1: 1_300 * US, 16: 1_300 * US, 64: 2_800 * US, 256: 8_000 * US}
+LADDER = (1, 16, 64, 128, 256)
 
 
-def test_an_idle_device_gets_half_and_the_rest_when_it_is_about_to_be_done() -> None:
-    bench, lane = Bench(hands=3), lane_of(GROWS, 256, ladder=(1, 16, 64, 128, 256))
-    lane.gather = 5.0 * US
+def sizes(bench: Bench) -> list[tuple[int, Closed]]:
+    return [(len(decision.jobs), decision.closed) for decision in bench.step()]
+
+
+def test_what_waits_for_an_idle_device_leaves_in_the_groups_with_the_shortest_round() -> None:
+    """192 rows: 8.4 ms in three groups of 64; together 8 ms, and what is outside of the device."""
+    bench, lane = Bench(hands=3), lane_of(GROWS, 256, ladder=LADDER)
+    lane.gather = 10.0 * US
     for _ in range(192):
         bench.add(lane)
-    first = bench.one()
-    assert (len(first.jobs), first.closed) == (128, Closed.PART)
-    wakeup = bench.wakeup()
-    assert wakeup == bench.workers[0].free_at - lane.lead()
-    rest = bench.one(wakeup - bench.now)
-    assert (len(rest.jobs), rest.closed) == (64, Closed.AHEAD)
+    assert sizes(bench) == [(64, Closed.PART)] * 3
 
 
-def test_a_full_batch_is_halved_too_if_the_device_is_idle() -> None:
-    bench, lane = Bench(hands=3), lane_of(GROWS, 256)
-    for _ in range(600):
+def test_the_longer_the_way_of_clients_the_smaller_the_groups() -> None:
+    """All rows are on their way or waiting; a group must be back before the others are done."""
+    found = {}
+    for way in (100 * US, 4 * MS, 10 * MS):
+        bench, lane = Bench(hands=3), lane_of(GROWS, 256, ladder=LADDER)
+        bench.teach(lane, way)
+        for caller in range(256):
+            bench.add(lane, fairness=caller)
+        found[way] = len(bench.step()[0].jobs)
+    assert found == {100 * US: 256, 4 * MS: 128, 10 * MS: 64}
+
+
+def test_many_more_than_a_batch_leave_at_the_size_with_the_most_rows_a_second() -> None:
+    bench, lane = Bench(hands=3), lane_of(GROWS, 256, ladder=LADDER)
+    bench.teach(lane, 2 * MS)
+    for _ in range(2_000):
         bench.add(lane)
-    sizes = [(len(decision.jobs), decision.closed) for decision in bench.step()]
-    assert sizes == [(128, Closed.PART), (256, Closed.FULL)]
+    assert sizes(bench) == [(256, Closed.FULL)] * 3
+
+
+def test_workers_share_what_is_about() -> None:
+    """256 rows for two devices are 128 for each, and go in the groups that suit 128."""
+    bench, lane = Bench(2, hands=3), lane_of(GROWS, 256, ladder=LADDER)
+    bench.teach(lane, 2 * MS)
+    for _ in range(256):
+        bench.add(lane)
+    assert [len(decision.jobs) for decision in bench.step()] == [64] * 4
 
 
 @pytest.mark.parametrize("rows", [1, 2, 16])
-def test_not_where_more_rows_take_no_longer(rows: int) -> None:
+def test_together_where_more_rows_take_no_longer(rows: int) -> None:
     bench, lane = Bench(hands=3), lane_of(GPU)
     for _ in range(rows):
         bench.add(lane)
@@ -57,5 +79,23 @@ def test_clients_in_a_loop_stay_together_if_a_round_is_shorter_then() -> None:
         bench.answered(lane, range(16))
         bench.now += outside
         bench.crowd(lane, range(16))
-        decision = bench.one()
+        decision = bench.step()[0]
         assert (decision.closed is Closed.PART) is parts, outside
+
+
+def test_a_device_about_to_be_free_waits_for_those_whom_it_answers() -> None:
+    """Eight run and eight wait: sixteen together take hardly longer, however long the way back."""
+    times = {1: 2 * MS, 8: 2 * MS, 16: 2_100 * US}
+    bench, lane = Bench(hands=3), lane_of(times, 32)
+    bench.teach(lane, 1_500 * US)
+    bench.crowd(lane, range(8))
+    assert len(bench.one().jobs) == 8
+    bench.crowd(lane, range(8, 16))
+    bench.now = bench.workers[0].free_at
+    assert bench.step() == []
+    bench.finish()
+    assert bench.step() == []
+    assert bench.step(passes=1_400 * US) == []
+    bench.crowd(lane, range(8))
+    decision = bench.one()
+    assert (len(decision.jobs), decision.closed) == (16, Closed.COMPLETE)

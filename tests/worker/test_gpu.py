@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +16,12 @@ from hypothesis import strategies as st
 from penstock.model.function import Function
 from penstock.spec import ModelSpec, Signature
 from penstock.transport import messages as m
-from penstock.transport.channel import Channel, pair
 from penstock.transport.tensors import numpy_dtype, plan_of
 from penstock.worker import gpu
 from penstock.worker.device import CpuDevice, RunLayout
 from penstock.worker.gpu import GpuDevice
-from penstock.worker.loop import Worker
 from penstock.worker.memory import MappedSegments
 from penstock.worker.pinning import PinnedSegments
-from penstock.worker.warmup import Ready
-from tests.conditions import until
 from tests.worker.fake_cuda import FakeCuda
 from tests.worker.slots import ClientMemory
 
@@ -199,55 +194,29 @@ def test_what_stays_on_the_host_goes_the_way_of_the_cpu(
     assert not cuda.calls
 
 
-def test_a_batch_that_finds_no_memory_is_run_in_parts(
-    cuda: FakeCuda, memories: list[ClientMemory]
+def test_a_batch_that_finds_no_memory_goes_the_way_of_the_cpu(
+    cuda: FakeCuda, memories: list[ClientMemory], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two inputs, of which often only the first fits: nothing of it is left allocated."""
-    row_bytes = 16 * 8
-    cuda.total = 16 * row_bytes + 100
-    ours, theirs = pair()
-    channel = Channel(ours)
-    mapped = _mapped(memories)
-    model = OnGpu(lambda x: x["a"] + x["b"], max_batch=16)
-    devices = [GpuDevice(mapped, cuda) for _ in range(2)]
-    worker = Worker(Channel(theirs), [Ready(model)], mapped, devices)
-    thread = threading.Thread(target=worker.run, daemon=True)
-    interval = sys.getswitchinterval()
-    thread.start()
+    """Two inputs, of which only the first fits: nothing of it is left allocated. And only once."""
     generator = np.random.default_rng(1)
-    inputs, items = [], []
-    for rows in (5, 3, 8):
-        a, b = generator.random((rows, 16)), generator.random((rows, 16), np.float32)
-        inputs.append({"a": a, "b": b})
-        signature, item = memories[0].write(inputs[-1])
-        items.append(item)
-    channel.send(m.encode(m.RunLayout(1, 0, signature)))
-    outputs: dict[int, Signature] = {}
-    for batch in range(1, 9):
-        for data in m.encode_run(batch, 1, [m.RUN_ITEM.pack(*item) for item in items]):
-            channel.send(data)
-        answered = [np.full(x["a"].shape, np.nan) for x in inputs]
-        ran = None
-        while not isinstance(ran, m.Ran):
-            ran = m.decode(until(channel.receive)[0])
-            if isinstance(ran, m.OutputLayout):
-                outputs[ran.layout] = ran.tensors
-            elif isinstance(ran, m.ItemPart):
-                (got,) = memories[0].read(items[ran.item], outputs[ran.layout], ran.start, ran.rows)
-                answered[ran.item][ran.start : ran.start + ran.rows] = got
-            else:
-                assert isinstance(ran, (m.Ran, m.Warm)), ran
-        assert ran.layout == 0
-        for x, got in zip(inputs, answered, strict=True):
-            np.testing.assert_array_equal(got, x["a"] + x["b"])
-    held = sum(len(device._resident[signature]) for device in devices if device._resident)
-    assert len(cuda.allocated) == held
-    channel.send(m.encode(m.Stop(0.0)))
-    thread.join(20)
-    assert not thread.is_alive()
-    sys.setswitchinterval(interval)
-    channel.close()
-    theirs.close()
+    arrays = {"a": generator.random((8, 16)), "b": generator.random((8, 16), np.float32)}
+    signature, item = memories[0].write(arrays)
+    layout = RunLayout(0, OnGpu(lambda x: x, max_batch=16), signature, plan_of(signature))
+    mapped = _mapped(memories)
+    device = GpuDevice(mapped, cuda)
+    wanted, _ = CpuDevice(mapped).gather(layout, [item])
+    cuda.total = 16 * 16 * 8 + 100
+    for _ in range(3):
+        gathered, unreadable = device.gather(layout, [item])
+        assert not unreadable
+        for got, want in zip(gathered, wanted, strict=True):
+            assert isinstance(got, np.ndarray)
+            np.testing.assert_array_equal(got, want)
+    assert not cuda.allocated
+    assert caplog.text.count("pass through the CPU") == 1
+    few = item._replace(rows=1)
+    gathered, _ = device.gather(layout, [few])  # there is memory for these
+    assert len(cuda.allocated) == 2
 
 
 def test_which_devices_a_worker_has(

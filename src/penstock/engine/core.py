@@ -429,6 +429,7 @@ class Core:
             return
         worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
         lane = batch.lane
+        lane.estimates.overlap = worker.hands > 1
         lane.estimates.observe(record.size, now - began, now)
         if worker.hands > 1 and batch.rows:  # the device runs the next batch meanwhile
             beside = (record.gather_ns + record.scatter_ns) / batch.rows

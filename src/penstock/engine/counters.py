@@ -13,6 +13,7 @@ from penstock.engine.workers import Batch
 from penstock.scheduling.batcher import Closed
 from penstock.transport.messages import Ran
 
+STAGES = ("gather", "model", "scatter")  # of a batch, in its worker
 _BUCKETS = 48 * 8
 _WINDOW = 5_000_000_000  # nanoseconds; what is told covers one to two of them
 
@@ -82,6 +83,7 @@ class ModelCounters:
         self._queue = Recent()
         self._run = Recent()
         self._total = Recent()
+        self._stages = {name: Recent() for name in STAGES}
 
     def sent(self, rows: int, closed: Closed) -> None:
         """A batch was sent to a worker."""
@@ -97,6 +99,11 @@ class ModelCounters:
         for recent in (self._queue, self._run, self._total):
             recent.turn(now)
         self._run.add(now - batch.sent)
+        for name, taken in zip(
+            STAGES, (record.gather_ns, record.run_ns, record.scatter_ns), strict=True
+        ):
+            self._stages[name].turn(now)
+            self._stages[name].add(taken)
         queue, total = self._queue.add, self._total.add
         sent = batch.sent
         for job in batch.jobs:
@@ -107,7 +114,8 @@ class ModelCounters:
     def report(self, now: int) -> dict[str, Any]:
         """As `penstock.statistics.ModelStatistics` names it."""
         times = {}
-        for name, recent in (("queue", self._queue), ("run", self._run), ("total", self._total)):
+        kept = {"queue": self._queue, "run": self._run, "total": self._total, **self._stages}
+        for name, recent in kept.items():
             recent.turn(now)
             times[name] = recent.percentiles(0.5, 0.9, 0.99)
         return {

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import launch
+from penstock.client.about import ServedModel
 from penstock.client.answer import Answer
 from penstock.client.client import Client
 from penstock.config import EngineConfig, Model, models_of, to_json
@@ -156,6 +157,10 @@ class Engine:
     def models(self) -> tuple[str, ...]:
         """See `Client.models`."""
         return self.client.models()
+
+    def model_info(self, model: str | None = None, rows: Any = None) -> ServedModel:
+        """See `Client.model_info`."""
+        return self.client.model_info(model, rows)
 
 
 def _with_settings(models: Any, settings: dict[str, Any]) -> Any:

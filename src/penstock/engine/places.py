@@ -1,8 +1,9 @@
 """Where this engine's workers run: a device each, and on a GPU a share of its memory.
 
 Before a worker starts, its share is taken from the ledger that all of a user's processes keep
-(`penstock.devices`): what the settings say, or all that is left of the card. When everything is
-loaded and warm, what was not needed is given back. Models that cannot fit are refused here, with
+(`penstock.devices`): what the settings say, or all that is left of the card. TensorFlow may take
+all of it but for what compiled programs take, each of which has the weights in it. When everything
+is loaded and warm, what was not needed is given back. Models that cannot fit are refused here, with
 the numbers, before anything is started.
 """
 
@@ -21,6 +22,7 @@ from penstock.devices.plan import Need, estimate, plan
 from penstock.model.plans import known_need
 
 _log = logging.getLogger(__name__)
+_PROGRAMS = 8  # with the weights in them: as many as a ladder has sizes
 _SPARE = 256 << 20  # bytes, and a tenth: what a worker may still take after it is warm
 
 
@@ -31,13 +33,15 @@ class Places:
         self._automatic = not config.gpu_memory
         self._places = resolve(config.devices, config.workers)
         self._shares: list[Share | None] = []
+        self._weights: list[int] = []  # bytes, of all models on that device
         try:
             for number, place in enumerate(self._places):
-                share = None
+                share, needs = None, {}
                 if place.on_gpu:
                     needs = {model.name: _need(model, place.device) for model in models}
                     share = self._take(place, needs, config, self._places[number:].count(place))
                 self._shares.append(share)
+                self._weights.append(sum(need.weights for need in needs.values()))
         except BaseException:
             self.release()
             raise
@@ -52,7 +56,10 @@ class Places:
     def environment(self, index: int) -> dict[str, str]:
         """What to set for the worker's process."""
         share = self._shares[index]
-        memory = 0 if share is None else share.promise.size
+        memory = 0
+        if share is not None:
+            programs = min(_PROGRAMS * self._weights[index], share.promise.size // 4)
+            memory = share.promise.size - programs
         return replace(self._places[index], memory=memory).environment()
 
     def numbers(self, index: int) -> str:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from penstock.config import Model, is_keras_model
-from penstock.errors import ModelLoadError
+from penstock.devices.cards import amount
+from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.function import Function, Runnable
 from penstock.model.live import in_memory
 from penstock.model.quiet import quieten, tidy
@@ -28,7 +29,8 @@ def load(
 ) -> Runnable:
     """Find, import and set up a model. Whatever goes wrong becomes a `ModelLoadError`.
 
-    `thorough`: measure all that `tune` wants to know. `tell` is told how far it is.
+    But for too little memory on its device: that is a `DeviceMemoryError`. `thorough`: measure all
+    that `tune` wants to know. `tell` is told how far it is.
     """
     quieten()
     try:
@@ -38,15 +40,32 @@ def load(
             raise
         full = "".join(traceback.format_exception(error))
         raise ModelLoadError(f"{error}\0{full}") from error
+    except DeviceMemoryError as error:
+        raise DeviceMemoryError(f"model {model.name!r} ({model.source}): {error}") from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
+        if type(error).__name__ == "ResourceExhaustedError":
+            raise DeviceMemoryError(
+                f"model {model.name!r} ({model.source}) does not fit: {_room_told()}"
+            ) from error
         last = "".join(traceback.format_exception_only(error)).strip()
         raise ModelLoadError(
             f"model {model.name!r} ({model.source}): {last}\0{traceback.format_exc()}"
         ) from error
     finally:
         tidy()
+
+
+def _room_told() -> str:
+    from penstock.model.circumstances import device_kind
+    from penstock.model.peak import memory_of
+
+    memory = memory_of(device_kind())
+    limit = memory.limit()
+    if not limit:
+        return "its device has too little memory"
+    return f"TensorFlow may take {amount(limit)} here, and had taken {amount(memory.held())}"
 
 
 def _load(model: Model, thorough: bool, tell: Callable[[str], None]) -> Runnable:

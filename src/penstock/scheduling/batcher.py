@@ -15,10 +15,15 @@ Where a larger batch takes hardly longer (a GPU) waiting often pays; where time 
 (a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
 for another batch when the device then has less to do.
 
-A worker with several hands gathers and scatters beside its device, which two batches hide from each
-other (`_beside`). An idle one gets the first half of what waits, so that the device has the other
-half to do while the first one's clients are answered and ask again (`_part`): 16 processes with 16
-requests each then keep a GPU busy, in place of waiting for it and letting it wait in turn.
+A worker with several hands gathers and scatters beside its device, and clients are answered and ask
+again meanwhile, if there is another batch to run. So all *N* rows that are about go round in *k*
+groups of *n*, and a round takes, with *h* what passes outside of the device (`_most`)::
+
+    max(k T(n), T(n) + h)      k = N / n      (and no more at a time than the worker has hands)
+
+The size with the shortest round is the most that a batch gets: a few rows go round together, as
+waiting is cheaper than running twice; many go in groups, which hide *h* from each other. Among
+sizes that are nearly as good the smallest is taken: *h* is not known well.
 
 Several workers had better not run in step: whoever comes just after all of them have begun waits
 for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
@@ -48,6 +53,8 @@ from penstock.scheduling.queue import LEAD, Job, Lane, Queue
 DEPTH = 2
 _NEVER = 1 << 62
 _HARDLY_LONGER = 1.1  # times
+_CLEARLY = 0.92  # of a round together: what groups must save to be worth it
+_HARDLY_MORE = 1.05  # times: among groups the smaller ones, which forgive more
 
 
 class Closed(enum.Enum):
@@ -60,7 +67,7 @@ class Closed(enum.Enum):
     WAITED = "waited"  # somebody who was waited for has not come in time
     DEADLINE = "deadline"  # a row could not wait any longer, or not run with more than these
     FITTING = "fitting"  # it fills a compiled size; a few rows more would have been mostly padding
-    PART = "part"  # the rest follows when the device is about to have finished this
+    PART = "part"  # the rest follows beside it, while those in it are answered
     SINGLE = "single"  # it is not batched
     SUSPECT = "suspect"  # a row that may have killed its worker
 
@@ -224,33 +231,32 @@ class Batcher:
         if runner is None:
             return None
         busy = runner.inflight > 0
-        if lane.batched and lane.rows >= lane.max_batch:
-            return self._close(lane, runner, Closed.FULL, now)
-        if busy and runner.free_at - now > lane.lead():
+        most = self._most(lane, runner, runners, now)
+        if lane.batched and lane.rows >= most:
+            full = Closed.FULL if most == lane.max_batch else Closed.PART
+            return self._close(lane, runner, full, most, now)
+        if busy and (runner.free_at - now > lane.lead() or _has_more(runner)):
             kept.append(runner)
             return None
         if not lane.batched:
-            return self._close(lane, runner, Closed.SINGLE, now)
+            return self._close(lane, runner, Closed.SINGLE, most, now)
         if busy:
-            closed = None if self._holds_back(lane, runner, len(runners)) else Closed.AHEAD
+            closed = None if self._holds_back(lane, runner, most, len(runners)) else Closed.AHEAD
         else:
-            closed = self._waits(lane, now, len(runners))
+            closed = self._waits(lane, runner, now, len(runners))
         if closed is None or self._in_step(lane, runner, runners, now):
             return None
-        return self._close(lane, runner, closed, now)
+        return self._close(lane, runner, closed, most, now)
 
-    def _close(self, lane: Lane, runner: Runner, closed: Closed, now: int) -> Decision:
-        part = self._part(lane, runner)
-        fitting = 0 if part else self._fitting(lane)
-        taken = self.queue.take(lane, part or fitting or lane.max_batch)
+    def _close(self, lane: Lane, runner: Runner, closed: Closed, most: int, now: int) -> Decision:
+        fitting = self._fitting(lane, most)
+        taken = self.queue.take(lane, fitting or most)
         lane.waiting_since = 0
         jobs = self._timely(lane, taken, max(now, runner.free_at), now)
         rows = _rows(jobs)
         if len(jobs) < len(taken) and any(job.queued for job in taken):
             closed = Closed.DEADLINE
-        elif part:
-            closed = Closed.PART
-        elif 0 < rows <= fitting and closed is not Closed.FULL:
+        elif 0 < rows <= fitting and closed not in (Closed.FULL, Closed.PART):
             closed = Closed.FITTING
         if jobs:
             self.queue.charge(lane, lane.cost(rows) or 1)
@@ -290,7 +296,7 @@ class Batcher:
         self.queue.put_back(taken[fit:])
         return taken[:fit]
 
-    def _waits(self, lane: Lane, now: int, workers: int) -> Closed | None:
+    def _waits(self, lane: Lane, runner: Runner, now: int, workers: int) -> Closed | None:
         """An idle worker: `None` to wait for those who were just answered, or why not."""
         all_back = not lane.returns.away
         expected, until = lane.returns.expected(now)
@@ -302,10 +308,11 @@ class Batcher:
         back = min(round(expected * lane.returns.chance), lane.max_batch - rows)
         since = lane.waiting_since or now
         together = lane.cost(rows + back)
+        patience = together if runner.depth > DEPTH else together // 2
         if (
             back <= 0
             or until <= now
-            or now - since > together // 2
+            or now - since > patience
             or not pays(lane, rows, back, until - now, workers)
         ):
             return Closed.WAITED if lane.waiting_since else Closed.IDLE
@@ -313,20 +320,22 @@ class Batcher:
         if latest <= now:
             return Closed.DEADLINE
         lane.waiting_since = since
-        self._look_at(min(until, since + together // 2 + 1, latest))
+        self._look_at(min(until, since + patience + 1, latest))
         return None
 
-    def _holds_back(self, lane: Lane, runner: Runner, workers: int) -> bool:
+    def _holds_back(self, lane: Lane, runner: Runner, most: int, workers: int) -> bool:
         """A worker about to be free: whether to wait for those whom it answers then."""
-        back = min(round(runner.rows_of(lane) * lane.returns.chance), lane.max_batch - lane.rows)
+        running = round(runner.rows_of(lane) * lane.returns.chance)
+        back = min(running, lane.max_batch - lane.rows)
         if back <= 0 or not lane.returns.steady:
             return False
         wait = lane.returns.turnaround
         together = lane.cost(lane.rows + back)
-        if wait > together // 2 or self._latest(lane, together) < runner.free_at + wait:
+        if self._latest(lane, together) < runner.free_at + wait:
             return False
-        wait += _beside(lane, runner, lane.rows + back)
-        return pays(lane, lane.rows, back, wait, workers)
+        if runner.depth > DEPTH:
+            return lane.rows + running <= most
+        return wait <= together // 2 and pays(lane, lane.rows, back, wait, workers)
 
     def _in_step(self, lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> bool:
         """The last worker that is free: whether to wait until it runs in turn with the next one.
@@ -364,31 +373,42 @@ class Batcher:
         first = None if self.queue.next_due() is None else lane.first_deadline()
         return _NEVER if first is None else first - cost - LEAD
 
-    def _part(self, lane: Lane, runner: Runner) -> int:
-        """Rows that an idle worker gets first, where it gathers and scatters beside; 0: all.
+    def _most(self, lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int:
+        """The most rows that a batch gets now: those with which all that are about go round best.
 
-        If all of them ran together, the device would have nothing to do until their clients ask
-        again. In two parts it has one while the other is on its way, and on average they are
-        answered sooner, if the time grows with the rows.
+        Where a worker does one thing after the other, as many as there may be.
         """
-        rows = min(lane.rows, lane.max_batch)
-        if runner.depth <= DEPTH or runner.inflight or rows < 2:
-            return 0
-        first = lane.padded(-(-rows // 2))
-        rest = rows - first
-        if rest <= 0:
-            return 0
-        begun, ended = lane.cost(first), lane.cost(first) + lane.cost(rest)
-        if first * begun + rest * ended >= rows * lane.cost(rows):
-            return 0
+        if runner.depth <= DEPTH or not lane.batched:
+            return lane.max_batch
+        about = lane.rows + sum(each.rows_of(lane) for each in runners)
+        apart = 0
         if lane.returns.steady:
-            wait = lane.returns.turnaround + _beside(lane, runner, rows)
-            return 0 if pays(lane, first, rest, wait, 1) else first
-        return first
+            about += lane.returns.away
+            apart += lane.returns.usual
+        share = -(-about // len(runners))
+        if share < 2:
+            return lane.max_batch
+        rounds: dict[int, int] = {}
+        for size in _sizes_below(lane, share):
+            takes = lane.estimates.likely(lane.padded(size), now)
+            if not takes:
+                return lane.max_batch
+            groups = -(-share // size)
+            beside = LEAD + int(lane.gather * size)
+            rounds[size] = max(
+                groups * takes,
+                groups * (takes + beside) // runner.depth,  # so many hands has the worker
+                takes + beside + apart,
+            )
+        together = rounds.pop(share, _NEVER)
+        shortest = min(rounds.values(), default=_NEVER)
+        if shortest >= _CLEARLY * together:
+            return lane.max_batch
+        return next(size for size in rounds if rounds[size] <= _HARDLY_MORE * shortest)
 
-    def _fitting(self, lane: Lane) -> int:
+    def _fitting(self, lane: Lane, most: int) -> int:
         """A compiled size that is better filled now than padded to the next one; 0 if none is."""
-        rows = min(lane.rows, lane.max_batch)
+        rows = min(lane.rows, most)
         if not lane.batched or not lane.ladder or rows in lane.ladder:
             return 0
         below = max((size for size in lane.ladder if size < rows), default=0)
@@ -405,12 +425,11 @@ def pays(lane: Lane, rows: int, back: int, wait: int, workers: int) -> bool:
     return wait + lane.cost(rows + back) < lane.cost(rows) + second
 
 
-def _beside(lane: Lane, runner: Runner, rows: int) -> int:
-    """What a batch takes outside of the device, if that can go on beside another batch.
-
-    Rows that run together have it between one round and the next; in two batches it is hidden.
-    """
-    return int(lane.gather * rows) if runner.depth > DEPTH else 0
+def _sizes_below(lane: Lane, rows: int) -> list[int]:
+    """Sizes that so many rows may be run at, in one batch or in several."""
+    sizes = lane.ladder or [1 << power for power in range(1, rows.bit_length())]
+    below = [size for size in sizes if size < rows and size <= lane.max_batch]
+    return [*below, rows] if rows <= lane.max_batch else below
 
 
 def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[Job]:
@@ -430,6 +449,14 @@ def _rows(jobs: Sequence[Job]) -> int:
 def _overdue(runner: Runner, now: int) -> bool:
     """Whether it may hang, or nobody knows how long it takes."""
     return runner.inflight > 0 and now >= runner.late_at
+
+
+def _has_more(runner: Runner) -> bool:
+    """Whether its device has another batch to run after the present one: no part of one is urgent.
+
+    How long they take is an estimate, and a batch that leaves half full is run as if it were full.
+    """
+    return runner.depth > DEPTH and runner.inflight >= DEPTH
 
 
 def _freest(runners: Sequence[Runner], kept: Sequence[Runner], now: int) -> Runner | None:

@@ -46,6 +46,11 @@ class Returns:
             return _FIRST_PATIENCE
         return int(self._mean + 3 * self._deviation)
 
+    @property
+    def usual(self) -> int:
+        """Nanoseconds within which most of those that come back have come back."""
+        return int(self._mean + self._deviation)
+
     def answered(self, client: int, rows: int, now: int) -> None:
         """Rows of this client were answered."""
         before = self._away.pop(client, None)

@@ -117,7 +117,7 @@ _BECAUSE = {
     "waited": "somebody who was waited for has not come",
     "deadline": "a deadline is near",
     "fitting": "they fill a compiled size",
-    "part": "an idle device gets half of what waits",
+    "part": "the rest runs beside it, in a batch of its own",
     "single": "the model is not batched",
     "suspect": "a row may have killed its worker",
 }

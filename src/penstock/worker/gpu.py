@@ -7,7 +7,8 @@ the call returns (`model.modes`), so nothing here depends on the order of Tensor
 buffers belong to one hand (`loop`): they are filled again only after its batch was answered.
 
 What TensorFlow keeps on the host in any case goes the way of the CPU's device: strings, 32-bit
-integers, and everything for a model that is not TensorFlow's.
+integers, and everything for a model that is not TensorFlow's. So does a batch for whose buffer the
+card has no memory left.
 """
 
 from __future__ import annotations
@@ -50,14 +51,26 @@ class GpuDevice(CpuDevice):
         self._cuda = cuda
         self._stream = cuda.stream()
         self._resident: OrderedDict[Signature, list[Buffer]] = OrderedDict()
+        self._too_large: dict[Signature, int] = {}  # rows for which there was no memory
 
     def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """Let the copy engine bring the rows together; returns when they are all there."""
         rows = sum(item.rows for item in items)
         if rows == 0 or not resident(layout):
             return super().gather(layout, items)
-        self._cuda.enter()
         size = layout.runnable.padded(rows)
+        if size < self._too_large.get(layout.signature, size + 1):
+            try:
+                return self._gather_there(layout, items, rows, size)
+            except DeviceMemoryError as error:
+                _log.warning("batches of %d rows and more pass through the CPU: %s", size, error)
+                self._too_large[layout.signature] = size
+        return super().gather(layout, items)
+
+    def _gather_there(
+        self, layout: RunLayout, items: list[RunItem], rows: int, size: int
+    ) -> tuple[list[Any], dict[int, str]]:
+        self._cuda.enter()
         buffers = self._resident_for(layout, size)
         unreadable: dict[int, str] = {}
         for number, buffer in enumerate(buffers):

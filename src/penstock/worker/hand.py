@@ -42,7 +42,7 @@ class Hand:
                 if order is None:
                     return
                 began = time.monotonic_ns()
-                gathered = self._gather(order)
+                gathered = self._device.gather(order.layout, order.items)
                 alone = order.layout.alone
                 if alone is not None:
                     alone.acquire()  # before others have their turn: such batches keep their order
@@ -52,28 +52,19 @@ class Hand:
                 if alone is not None:
                     alone.release()
 
-    def _gather(self, order: Order) -> Gathered | DeviceMemoryError:
-        try:
-            return self._device.gather(order.layout, order.items)
-        except DeviceMemoryError as error:
-            return error  # then it is not run as a whole, only in parts
-
-    def _batch(self, order: Order, whole: Gathered | DeviceMemoryError, began: int) -> None:
+    def _batch(self, order: Order, whole: Gathered, began: int) -> None:
         number, layout, items = order
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
-        size, unreadable = rows, {}
-        if not isinstance(whole, DeviceMemoryError):
-            size, unreadable = len(whole[0][0]), whole[1]
+        arrays, unreadable = whole
+        size = len(arrays[0])
         first_try = True
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
             nonlocal first_try
             if first_try:
                 first_try = False
-                if isinstance(whole, DeviceMemoryError):
-                    raise whole
-                return self._device.run(layout, whole[0], rows)
+                return self._device.run(layout, arrays, rows)
             return self._run_again(layout, items, start, stop)
 
         usual = scatter_ns = 0
