@@ -76,6 +76,7 @@ def test_impossible_engine_settings_are_refused(settings: dict[str, object]) -> 
         {"ladder": (1, 2.5)},
         {"ladder": tuple(range(1, 101)), "max_batch": 100},
         {"tolerance": -0.1},
+        {"warm": "some"},
         {"tolerance": "much"},
         {"name": "a/b"},
         {"inputs": "float32"},

@@ -22,6 +22,7 @@ from penstock.spec import ModelSpec, TensorSpec, check_name, pads_of, signature_
 
 COMPILE_MODES = ("function", "frozen", "xla", "frozen-xla")
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16", "int8", "auto")
+WARM = ("all", "largest")
 DEFAULT_BATCH = 32  # rows, where it is not found by measurement
 
 
@@ -78,6 +79,9 @@ class Model:
     ladder: tuple[int, ...] = _setting(
         (), "the sizes that batches are padded to (default: 1, 2, 4, ... where sizes are compiled)"
     )
+    warm: str = _setting(
+        "all", "which of those sizes are used: all, or the largest alone, which is ready sooner"
+    )
     tolerance: float = _setting(
         0.0,
         "how far a compile mode's answers may be off, as a share of their size "
@@ -114,6 +118,8 @@ class Model:
         put(self, "ladder", _ladder(self.ladder, self.max_batch))
         if self.ladder:
             put(self, "max_batch", self.ladder[-1])
+        if self.warm not in WARM:
+            raise ConfigError(f"warm: expected one of {', '.join(WARM)}; got {self.warm!r}")
         _check_range("tolerance", self.tolerance, 0.0, 1.0)
         put(self, "sample", source_text(self.sample) if self.sample else "")
         _check_range("weight", self.weight, 1e-3, 1e3)

@@ -222,6 +222,20 @@ def test_models_are_named(client: penstock.Client) -> None:
         client.predict(np.zeros(1), model="nonsense")
 
 
+def test_a_model_is_described_and_how_its_rows_are_sent(client: penstock.Client) -> None:
+    told = client.model_info("bare")
+    assert (told.name, told.batched, told.request_rows) == ("bare", True, 0)
+    assert told.spec.inputs == (penstock.TensorSpec("float32", (3,), ""),)
+    small = client.model_info("bare", np.zeros((1, 3), np.float32))
+    assert small.request_rows == small.max_batch == told.max_batch
+    large = client.model_info("identity", np.zeros((1, 48 << 20), np.uint8))
+    assert large.request_rows == 1, "two of them are more than one request may be"
+    with pytest.raises(InputError, match=r"expected float32 \(rows, 3\)"):
+        client.model_info("bare", np.zeros((1, 4), np.float32))
+    with pytest.raises(InputError, match=r"several models"):
+        client.model_info()
+
+
 @pytest.mark.parametrize("priority", [40_000, -40_000, 1.5, "high", None])
 def test_priorities_are_small_whole_numbers(client: penstock.Client, priority: Any) -> None:
     with pytest.raises(InputError, match="priority"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.data import open_sink, open_source, reopen
+from penstock.data.arrays import bring
 from penstock.errors import ConfigError, InputError
 from tests.data.pictures import fill
 
@@ -179,6 +180,28 @@ def test_npy_and_stored_npz_are_mapped(tmp_path: Path) -> None:
         assert isinstance(view, np.memmap)
         assert not view.flags.writeable
     assert open_source(tmp_path / "b.npz", key="y").read(5, 7).keys.tolist() == [5, 6]
+
+
+def test_mapped_rows_are_brought_into_memory_and_others_left_alone(tmp_path: Path) -> None:
+    rows = np.zeros((64, 1 << 16), np.uint8)
+    np.save(tmp_path / "x.npy", rows)
+    with open(tmp_path / "x.npy", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    (mapped,) = open_source(tmp_path / "x.npy").read(3, 40).columns.values()
+    before = _mapped_bytes(tmp_path / "x.npy")
+    bring(mapped)
+    assert before < mapped.nbytes <= _mapped_bytes(tmp_path / "x.npy")
+    for array in (rows, rows[:0], mapped[:0], mapped[::2], np.array(["a"], object)):
+        bring(array)
+
+
+def _mapped_bytes(path: Path) -> int:
+    """Of a mapped file, what this process has in memory."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = [number for number, line in enumerate(lines) if line.endswith(str(path))]
+    sizes = [next(line for line in lines[one:] if line.startswith("Rss:")) for one in at]
+    return sum(1024 * int(size.split()[1]) for size in sizes)
 
 
 def test_nothing_is_held_open_between_reads(tmp_path: Path) -> None:

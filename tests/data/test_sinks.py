@@ -68,6 +68,32 @@ def test_joined_is_the_same_however_it_was_cut(suffix: str, tmp_path_factory: An
             assert len(set(sizes[:-1])) == 1
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_joining_holds_little_more_than_a_group(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+
+    monkeypatch.setattr(tablesinks, "GROUP_BYTES", 1 << 18)
+    sink: Any = open_sink(f"out{suffix}")
+    rows = np.arange(20_000.0)
+    parts = [str(tmp_path / f"{part}{suffix}") for part in range(40)]
+    for part in parts:
+        with open(part, "wb") as file:
+            sink.write(file, {"x": rows}, np.arange(len(rows)))
+    before, held, write = pyarrow.total_allocated_bytes(), [], sink._write_group
+
+    def watched(writer: Any, table: Any) -> None:
+        write(writer, table)
+        held.append(pyarrow.total_allocated_bytes() - before)
+
+    monkeypatch.setattr(sink, "_write_group", watched)
+    with open(tmp_path / "out", "wb") as file:
+        sink.join(parts, file)
+    assert len(held) == -(-40 * 20_000 * 16 // tablesinks.GROUP_BYTES)
+    assert max(held) < 4 * tablesinks.GROUP_BYTES, "all rows are 49 groups"
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl", ".tfrecord", ".csv"])
 def test_what_was_written_is_read(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"out{suffix}"

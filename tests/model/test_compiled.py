@@ -98,6 +98,20 @@ def test_sizes_are_padded_where_they_are_compiled() -> None:
 
 
 @in_tensorflow
+def test_the_largest_size_alone_is_made_ready_where_the_settings_say_so() -> None:
+    call = graph(lambda x: x * 2)
+    for settings in ({"compile": "xla"}, {"compile": "frozen", "ladder": (2, 8)}):
+        made = compiled(call, max_batch=24, warm="largest", **settings)
+        assert made.facts()["ladder"] == [24]
+        assert not made.warm_up()
+        assert made.facts()["ladder"] == made.facts()["rungs"] == [24]
+        assert [made.padded(rows) for rows in (1, 9, 24)] == [24, 24, 24]
+        x = np.arange(27, dtype=np.float32).reshape(9, 3)
+        _, (output,) = made(x, 9)
+        np.testing.assert_array_equal(output, x * 2)
+
+
+@in_tensorflow
 def test_sizes_are_padded_where_the_settings_say_so_and_else_not() -> None:
     import tensorflow as tf
 

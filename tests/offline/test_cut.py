@@ -30,6 +30,16 @@ def test_every_row_is_in_one_batch_which_is_always_the_same(batch, row, chunk, r
     assert Cut(**found.to_json()) == found
 
 
+def test_parts_suit_the_device_and_decoding():
+    image = 224 * 224 * 3 + 4000
+    assert cut(256, image).part == 8 * 256
+    fast = cut(256, image, rate=32_000.0).part
+    assert 8 * 256 < fast <= 32_000, "a part's writes must not take longer than its rows"
+    assert cut(32, 100, rate=1e9).part == 16_384, "and memory stays bounded"
+    assert cut(256, image, singly=True).part == 256, "16 loaders share 20,000 files"
+    assert cut(256, image, chunk=1024, rate=32_000.0).part == 512, "what was asked for holds"
+
+
 @given(batch=sizes, rows=st.integers(0, 400), count=st.integers(1, 9))
 def test_contiguous_shards_begin_with_a_whole_batch(batch, rows, count):
     source = open_source(np.zeros((rows, 1)))

@@ -63,13 +63,13 @@ def pass_time(crew: LoaderCrew, clock: Clock, device: float, starved: float) -> 
 
 def test_more_while_the_device_idles_for_lack_of_rows(clock):
     crew = crew_of(6)
-    counts = [pass_time(crew, clock, device=0.1, starved=0.9) for _ in range(5)]
-    assert counts == [2, 4, 6, 6, 6]
+    assert [pass_time(crew, clock, device=0.01, starved=0.9) for _ in range(3)] == [4, 6, 6]
 
 
-def test_one_more_at_a_time_when_it_is_nearly_busy(clock):
-    crew = crew_of(6)
-    assert [pass_time(crew, clock, device=0.7, starved=0.9) for _ in range(3)] == [2, 3, 4]
+@pytest.mark.parametrize(("device", "counts"), [(0.4, [3, 7, 15]), (0.8, [2, 3, 4])])
+def test_as_many_as_the_idle_device_could_feed_on(clock, device, counts):
+    crew = crew_of(16)
+    assert [pass_time(crew, clock, device, starved=0.9) for _ in range(3)] == counts
 
 
 @pytest.mark.parametrize(("device", "starved"), [(0.95, 0.9), (0.1, 0.1)])

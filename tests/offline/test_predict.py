@@ -12,10 +12,14 @@ import pyarrow.parquet
 import pytest
 
 import penstock
-from penstock.data import open_source
+from penstock.data import open_sink, open_source
 from penstock.data.shards import WAYS as ALL_WAYS
-from penstock.errors import ConfigError, InputError, ModelError, RowsFailed
+from penstock.errors import ConfigError, InputError, ModelError, PenstockError, RowsFailed
+from penstock.offline import labour
+from penstock.offline.parts import Content
+from penstock.offline.setting_up import serving
 from penstock.offline.settings import WAYS, JobSettings
+from tests.conditions import until
 from tests.data.pictures import fill
 from tests.offline import functions
 from tests.offline.conftest import model
@@ -185,6 +189,16 @@ def test_labels_beside_rows_are_not_for_the_model(x, engine):
     assert np.array_equal(penstock.predict("scores", rows, engine=engine), functions.scores(x))
 
 
+@pytest.mark.parametrize("suffix", ["npy", "parquet"])
+def test_no_loaders_where_nothing_is_to_be_decoded(x, engine, place, suffix):
+    with open(f"x.{suffix}", "wb") as file:
+        sink = open_sink(file.name)
+        sink.write(file, {"x": x}, np.arange(len(x)) if sink.keeps_keys else None)
+    columns = {} if suffix == "npy" else {"inputs": "x"}
+    given = penstock.predict("scores", f"x.{suffix}", "y.npy", engine=engine, loaders=2, **columns)
+    assert (given.written, given.loaders) == (1000, 0)
+
+
 def test_images_good_and_broken_through_loaders(place):
     files = fill(place / "images")
     report = penstock.predict(model("named"), "images", "y.parquet", size=(24, 32), max_batch=4)
@@ -228,6 +242,29 @@ def test_a_keras_model(place):
     assert keys == ["images/photo1.jpg", "images/photo2.JPEG", "images/photo10.png"]
     assert np.allclose(columns["output"].sum(1), 1, atol=1e-5)
     assert report.plan["mode"] != "python"
+
+
+@pytest.mark.timeout(120)
+def test_the_best_two_classes_in_the_graph(place):
+    fill(place / "images")
+    seen = penstock.Model(model("network"), postprocess=model("best_two"), max_batch=4)
+    penstock.predict(seen, "images/photo*", "y.parquet")
+    columns, _ = read("y.parquet")
+    assert columns["score"].shape == columns["place"].shape == (3, 2)
+    assert (columns["score"][:, 0] >= columns["score"][:, 1]).all()
+    penstock.predict(model("network"), "images/photo*", "all.npy", max_batch=4)
+    every = np.load("all.npy")
+    assert np.array_equal(columns["place"], np.argsort(-every, 1)[:, :2])
+
+
+@pytest.mark.timeout(120)
+def test_the_engine_of_a_job_is_made_ready_for_one_size_alone():
+    seen = penstock.Model(model("network"), compile="frozen", ladder=(1, 2, 4), max_batch=8)
+    with serving(seen, {}) as served:
+        until(lambda: all(worker.warm for worker in served.client.statistics().workers))
+        (told,) = served.client.statistics().models
+        assert told.facts["ladder"] == told.facts["rungs"] == [8]
+        assert served.plan()["max_batch"] == 8
 
 
 def test_an_output_that_is_not_on_this_machine(x, engine, place):
@@ -307,6 +344,19 @@ def test_rows_that_do_not_fit_the_model_are_refused_at_once(place):
     with pytest.raises(InputError, match=r"expected float32 \(rows, 9\)"):
         penstock.predict(seen, np.zeros((5, 7), np.float32), "y.npy")
     assert list(place.iterdir()) == []
+
+
+def test_a_row_that_gets_lost_is_noticed_and_nothing_is_written(x, engine, place, monkeypatch):
+    together = labour._together
+
+    def careless(contents):
+        whole = together(contents)
+        return Content({n: c[1:] for n, c in whole.columns.items()}, whole.keys[1:], whole.rows[1:])
+
+    monkeypatch.setattr(labour, "_together", careless)
+    with pytest.raises(PenstockError, match=r"1,000 rows went in; 999 came out and 0 failed"):
+        penstock.predict("scores", x, "y.npy", engine=engine)
+    assert not Path("y.npy").exists()
 
 
 def test_too_many_errors_stop_the_job_and_it_can_go_on(x, engine, place):

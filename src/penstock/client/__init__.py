@@ -6,6 +6,7 @@
 - `kinds`: what is worked out once for all calls of a kind
 - `signals`: what wakes a reader
 - `call`: one call's rows, split into pieces and joined again
+- `about`: what it can say of a model
 - `answer`: the future that a caller holds
 - `fork`: what happens to all of that in a forked child
 """

@@ -14,6 +14,7 @@ import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.client import fork
+from penstock.client.about import ServedModel
 from penstock.client.answer import Answer
 from penstock.client.call import Call
 from penstock.client.session import NotAdmitted, Session, WouldBlock
@@ -238,6 +240,19 @@ class Client:
     def models(self) -> tuple[str, ...]:
         """The names of the engine's models."""
         return tuple(info.name for info in self._session().kinds.models.values())
+
+    def model_info(self, model: str | None = None, rows: Any = None) -> ServedModel:
+        """What the engine says of a model, the only one or the one of that name.
+
+        `rows`: some such as you will send, to be told how many of them go into one request. Raises
+        `InputError` where they do not fit.
+        """
+        kinds = self._session().kinds
+        info = kinds.model(model)
+        told = ServedModel(info.name, info.spec, info.max_batch, info.batched)
+        if rows is None:
+            return told
+        return replace(told, request_rows=kinds.sort(rows, info.name)[0].piece_rows)
 
     def stop_engine(self, drain: float = 10.0) -> None:
         """Ask the engine to work off its queue, for at most `drain` seconds, and end."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import os
 import struct
 import zipfile
@@ -130,6 +131,15 @@ class Held:
     def rows(self, start: int, stop: int) -> Array:
         """A view."""
         return self.array[start:stop]
+
+
+def bring(array: Array) -> None:
+    """Have a mapped array's pages in memory, so that whoever uses it does not wait for the disk."""
+    base: Any = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)
+    if base is not None and array.flags.c_contiguous and array.nbytes:
+        array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
 
 
 def _loaded(value: Any) -> Array:

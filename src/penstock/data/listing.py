@@ -138,18 +138,19 @@ def _walk(
 def _remote(item: str, wanted: Callable[[str], bool]) -> Iterator[Found]:
     system, inner = file_system(item)
     system.invalidate_cache()  # what it remembers of its folders may be long gone
-    named = False
-    if glob.has_magic(item):
+    named = not glob.has_magic(item)
+    if not named:
         infos = system.glob(inner, detail=True)
-    elif system.isdir(inner):
-        infos = system.find(inner, detail=True)
-        named = True
     else:
         try:
-            yield item, facts_of_info(system.info(inner))
+            info = system.info(inner)
         except FileNotFoundError:
             raise InputError(f"there is no file or folder at {item}") from None
-        return
+        # On the web everything is a file, which is fetched to see whether it is a folder's page.
+        if info["type"] != "directory" and (wanted(item) or not system.isdir(inner)):
+            yield item, facts_of_info(info)
+            return
+        infos = system.find(inner, detail=True)
     scheme = item.partition("://")[0] + "://"
     root = inner.rstrip("/") + "/"
     found = []

@@ -1,7 +1,8 @@
 """Parquet and Arrow, written so that the same rows give the same bytes.
 
 Joined files have row groups (record batches) of a size that follows from the columns alone, about
-64 MB, whatever the parts were.
+8 MB, whatever the parts were. A group is held as a whole, more than once, until it is written: so
+large is what joining takes, however many rows there are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from penstock.data.files import is_local, open_binary
 from penstock.data.sinks import Sink
 from penstock.errors import ConfigError, InputError
 
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 8 << 20
 _TEXT_BYTES = 64  # what a text is taken to be
 
 
@@ -94,7 +95,7 @@ class ParquetSink(_TableSink):
     def _read(self, file: IO[bytes]) -> Iterator[Any]:
         found = need("pyarrow.parquet", "Parquet").ParquetFile(file)
         for group in range(found.metadata.num_row_groups):
-            yield found.read_row_group(group)
+            yield found.read_row_group(group, use_threads=False)
 
     def _writer(self, file: IO[bytes], schema: Any) -> Any:
         return need("pyarrow.parquet", "Parquet").ParquetWriter(
@@ -109,6 +110,7 @@ class ParquetSink(_TableSink):
 
     def _write_group(self, writer: Any, table: Any) -> None:
         writer.write_table(table.combine_chunks(), row_group_size=max(len(table), 1))
+        need("pyarrow", "Parquet").default_memory_pool().release_unused()
 
 
 class ArrowSink(_TableSink):
@@ -142,7 +144,7 @@ class ArrowSink(_TableSink):
 
 
 def group_rows(schema: Any) -> int:
-    """Rows of a group: about 64 MB, by the columns' types alone."""
+    """Rows of a group: about 8 MB, by the columns' types alone."""
     width = sum(_width(field.type) for field in schema)
     return int(min(max(GROUP_BYTES // max(width, 1), 1), 1 << 20))
 

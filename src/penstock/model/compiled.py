@@ -209,6 +209,8 @@ class Compiled:
             if findings.precision and self._frozen is None:
                 self._modes = Modes(graph.at(findings.precision))
             self._begin(findings, None)
+        except DeviceMemoryError:
+            raise
         except Exception as error:
             _log.info("cache: %s is made anew: %s", self._entry.path, error)
             self._runs.clear()
@@ -240,13 +242,15 @@ class Compiled:
         sizes = self._model.ladder or tuple(findings.ladder) or ladder(findings.max_batch)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
         self._ladder = cut(sizes, Need.told(findings.memory), limit)
+        if self._model.warm == "largest":
+            self._ladder = self._ladder[-1:]
         self.max_batch = self._ladder[-1]
-        warm = [self._ladder[0], self._ladder[-1]] if self.batched else [1]
+        smallest = self._ladder[0] if self.batched else 1
         if samples is None and findings.measured:
             samples, _ = find_samples(
                 self._inputs,
                 self._model.sample,
-                lambda made: self._compute(made.rows(warm[0])),
+                lambda made: self._compute(made.rows(smallest)),
             )
             if samples is None:
                 raise ModelLoadError(f"it does not run any more in the mode {findings.mode}")
@@ -254,13 +258,29 @@ class Compiled:
             samples.place = gathered
         self._samples = samples
         latency = dict(findings.latency)
+        warm = {smallest}
         if samples is not None:
-            for size in sorted(set(warm)):
-                time_ns = self._time(samples, size, once=str(size) in latency)
-                latency.setdefault(str(size), time_ns)
+            latency.setdefault(str(smallest), self._first_time(samples, smallest, latency))
+            warm.add(self._warm_largest(samples, latency) if self.batched else smallest)
         if self._pads():
-            self._warm = sorted(set(warm)) if samples is not None else list(self._ladder)
+            self._warm = sorted(warm) if samples is not None else list(self._ladder)
         self._findings = dataclasses.replace(findings, latency=latency)
+
+    def _warm_largest(self, samples: Samples, latency: dict[str, int]) -> int:
+        """Warm the largest size that fits; the ladder ends there."""
+        while True:
+            size = self.max_batch = self._ladder[-1]
+            try:
+                latency.setdefault(str(size), self._first_time(samples, size, latency))
+                return size
+            except DeviceMemoryError:
+                if len(self._ladder) == 1:
+                    raise
+                self._ladder = self._ladder[:-1]
+                self._most = _ANY  # the next smaller one may be more than half
+
+    def _first_time(self, samples: Samples, size: int, latency: dict[str, int]) -> int:
+        return self._time(samples, size, once=str(size) in latency)
 
     def _pads(self) -> bool:
         if not self.batched:

@@ -92,7 +92,9 @@ class FiledRun:
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
                 )
         else:
-            shape = cut(batch, row_size(source, served), settings.chunk, source.decodes)
+            shape = cut(
+                batch, row_size(source, served), settings.chunk, source.decodes, served.rate
+            )
             if not settings.restart and not self._place.shard:
                 check_free(self._place)
             store.remove()

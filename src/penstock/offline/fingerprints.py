@@ -16,7 +16,7 @@ from penstock.model.machine import version
 from penstock.spec import ModelSpec
 
 _PACKAGES = ("penstock", "numpy", "pyarrow", "Pillow", "tensorflow", "tensorflow-cpu", "keras")
-_IMMATERIAL = ("source", "name", "weight")
+_IMMATERIAL = ("source", "name", "weight", "warm")
 
 
 def versions() -> dict[str, str]:

@@ -28,6 +28,7 @@ from penstock.offline.window import Shaping, Window
 
 _TICK = 0.2
 _AHEAD = 6  # batches on their way, for each device: as many as a client's own window has
+_AHEAD_OF_LARGE = 3  # where a batch of the engine's takes several requests
 _AHEAD_OF_LOADERS = 3
 
 Tell = Callable[[Progress], None]
@@ -169,13 +170,19 @@ def _crew(work: Work) -> Crew:
         work.feed,
         work.shaping,
         stages,
-        size=_AHEAD * max(len(served.devices), 1),
+        size=_ahead(served.max_batch, work.cut.batch) * max(len(served.devices), 1),
         rows=work.fill,
     )
     labour = Labour(
         source, work.selection, work.cut, work.feed, window, work.store, stages, events.put
     )
     return ThreadCrew(labour, stages, events)
+
+
+def _ahead(largest: int, batch: int) -> int:
+    """Batches of the job's on their way for one device, of which several may be one for it."""
+    pieces = -(-largest // batch)
+    return _AHEAD if pieces == 1 else _AHEAD_OF_LARGE * pieces
 
 
 def _loader_settings(work: Work) -> str:

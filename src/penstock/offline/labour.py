@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from penstock.data.arrays import bring
 from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
 from penstock.errors import InputError
@@ -129,6 +130,8 @@ class Labour:
             for start, stop in blocks or [(0, 0)]:
                 with self._stages.timed(stage):
                     chunk, rows = self._selection.read(self._source, start, stop)
+                    for column in chunk.columns.values():
+                        bring(column)
                 short = len(chunk) < stop - start
                 if short and not self._selection.endless:
                     raise InputError(

@@ -1,8 +1,8 @@
 """Loaders: processes that decode, as many as keep the device busy, up to a limit.
 
 Begins with one. More are added while the device has nothing to do and those that there are have
-not enough rows for it: one more, or as many again while it is idle most of the time. One that dies
-is replaced, and its parts are done again.
+not enough rows for it: as many as would keep it busy if each did as much as those that there are,
+but at most four times as many at once. One that dies is replaced, and its parts are done again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -28,6 +29,7 @@ from penstock.offline.stages import STARVED, since
 _MODULE = "penstock.offline.loader"
 _DEATHS = 3  # in a row, without a part that was finished
 _IDLE = 0.85  # the device is busy for less than that: it could do more
+_TIMES = 4  # as many as before, at most, after one look
 _HUNGRY = 0.25  # of the time that a loader's sender waits for rows
 _SETTLE = 2.0  # seconds that a new one has to show what it changes
 _EXIT_LIMIT = 5.0
@@ -137,8 +139,9 @@ class LoaderCrew:
         )
         self._remember(now)
         if device < _IDLE and hungry and len(self._loaders) < self._most:
-            more = len(self._loaders) if device < _IDLE / 2 else 1
-            for _ in range(min(more, self._most - len(self._loaders))):
+            count = len(self._loaders)
+            wanted = math.ceil(count * min(_IDLE / max(device, 1e-9), _TIMES))
+            for _ in range(min(max(wanted, count + 1), self._most) - count):
                 self._loaders.append(self._start())
             self._added = now
 

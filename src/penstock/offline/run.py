@@ -89,7 +89,7 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
             source = open_source(what, **options.source, **derived_options(served.spec))
         feed = feed_of(source, served.spec, settings, options.source.get("key"))
         batch = served.batch_of(feed.sample(source.signature))
-        shape = cut(batch, row_size(source, served), settings.chunk, source.decodes)
+        shape = cut(batch, row_size(source, served), settings.chunk, source.decodes, served.rate)
         store = MemoryStore()
         selection = select(source, settings, batch)
         work = Work(source, selection, shape, feed, settings, served, store)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.client import Client, connect
-from penstock.client.kinds import Kind
 from penstock.config import COMPILE_MODES, Model
 from penstock.engine.owner import Engine
 from penstock.errors import ConfigError
@@ -36,13 +35,18 @@ class Served:
         """Whether it is run at fixed sizes, to which batches are filled up."""
         return self.batched and self.facts.get("mode", _PLAIN) != _PLAIN
 
-    def kind(self, sample: Any) -> Kind:
-        """How calls with such rows are sent. Raises `InputError` where they do not fit."""
-        return self.client._session().kinds.sort(sample, self.model)[0]
+    @property
+    def rate(self) -> float:
+        """Rows a second that the devices can do, as far as that was measured; else 0."""
+        rates = self.facts.get("rates") or {}
+        return float(max(rates.values(), default=0.0) * len(self.devices))
 
     def batch_of(self, sample: Any) -> int:
-        """Rows of such a kind that are one request and one batch of the engine's."""
-        return min(self.max_batch, self.kind(sample).piece_rows)
+        """Rows such as these that are one request, and a batch of the engine's or part of one.
+
+        Raises `InputError` where they do not fit.
+        """
+        return min(self.max_batch, self.client.model_info(self.model, sample).request_rows)
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on beside the rows: written into the manifest."""
@@ -67,7 +71,11 @@ def model_of(model: Any, settings: dict[str, Any]) -> Model:
 def serving(
     model: Model, engine: dict[str, Any], known: dict[str, Any] | None = None
 ) -> Iterator[Served]:
-    """An engine of the job's own. `known`: the plan that it must run by, of an earlier run."""
+    """An engine of the job's own. `known`: the plan that it must run by, of an earlier run.
+
+    All batches of a job have one size, so the model is made ready for no other.
+    """
+    model = dataclasses.replace(model, warm="largest")
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(Engine(model, **engine))
         served = _look(running.client, model.name)
@@ -91,7 +99,7 @@ def served_by(name: str, model: str, folder: str = "") -> Iterator[Served]:
 
 
 def _look(client: Client, model: str | None) -> Served:
-    info = client._session().kinds.model(model)
+    info = client.model_info(model)
     statistics = client.statistics()
     facts = next((told.facts for told in statistics.models if told.name == info.name), {})
     devices = tuple(worker.device for worker in statistics.workers)
