@@ -46,6 +46,7 @@ def test_kinds_are_never_renumbered() -> None:
         "MODEL_LOAD": 8,
         "DEVICE_MEMORY": 9,
         "CONFIG": 10,
+        "TRAINING": 11,
     }
 
 

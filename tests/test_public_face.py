@@ -48,6 +48,7 @@ def _loaded_after(statement: str) -> set[str]:
         "import penstock; dir(penstock)",
         "import penstock; penstock.errors.InputError",
         "import penstock; penstock.Model('m:f'), penstock.EngineConfig()",
+        "import penstock.train; dir(penstock.train)",
         "import penstock.engine.server",
         "import penstock.engine.__main__",
     ],

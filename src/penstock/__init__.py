@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock import errors
+    from penstock import errors, train
+    from penstock.client.about import ServedModel
     from penstock.client.client import Client, connect
     from penstock.config import EngineConfig, Model
     from penstock.data.shards import shards
@@ -34,6 +35,7 @@ __all__ = [
     "ModelSpec",
     "Pad",
     "Plan",
+    "ServedModel",
     "Statistics",
     "TensorSpec",
     "__version__",
@@ -42,6 +44,7 @@ __all__ = [
     "errors",
     "predict",
     "shards",
+    "train",
     "tune",
 ]
 
@@ -54,6 +57,7 @@ _HOMES = {
     "ModelSpec": "penstock.spec",
     "Pad": "penstock.spec",
     "Plan": "penstock.tuning.plan",
+    "ServedModel": "penstock.client.about",
     "Statistics": "penstock.statistics",
     "TensorSpec": "penstock.spec",
     "claim_gpu": "penstock.devices.claim",
@@ -65,8 +69,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("penstock.errors")
+    if name in ("errors", "train"):
+        return importlib.import_module(f"penstock.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

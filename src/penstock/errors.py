@@ -9,6 +9,7 @@ Where each one comes from, along the life of a prediction::
                                  ModelError (the model raised on this row) ◀──────┘
 
 `ConfigError` and `ModelLoadError` come before any prediction: something cannot be started.
+`TrainingError` comes from training alone.
 Across processes an error travels as a `Kind`, a text and, for `ModelError`, the remote traceback,
 which becomes the `__cause__` of the error raised in the caller.
 """
@@ -72,6 +73,10 @@ class DeviceMemoryError(PenstockError):
     """A device has too little memory. Says how much was needed and how much there is."""
 
 
+class TrainingError(PenstockError):
+    """Training cannot go on: its loss is no number any more, for one. Says what was before."""
+
+
 class RowsFailed(PenstockError):
     """Some rows of one call failed; the others did not, and are kept.
 
@@ -117,6 +122,7 @@ class Kind(enum.IntEnum):
     MODEL_LOAD = 8
     DEVICE_MEMORY = 9
     CONFIG = 10
+    TRAINING = 11
 
 
 _TYPES: dict[int, type[PenstockError]] = {
@@ -130,6 +136,7 @@ _TYPES: dict[int, type[PenstockError]] = {
     Kind.MODEL_LOAD: ModelLoadError,
     Kind.DEVICE_MEMORY: DeviceMemoryError,
     Kind.CONFIG: ConfigError,
+    Kind.TRAINING: TrainingError,
 }
 
 

@@ -168,6 +168,7 @@ def test_commands_are_found_by_name_only():
         "predict",
         "merge",
         "run",
+        "train",
         "tune",
         "doctor",
     }

@@ -12,6 +12,7 @@
 - `predict`, `merge`: a data set in, a data set out, in shards if need be
 - `run`: a command with a share of a GPU
 - `tune`: how a model runs best on a device
+- `train`: a training script in several processes
 - `doctor`: whether this machine has all that is needed
 - `demo`: what sharing a model changes, measured on this machine
 

@@ -19,6 +19,7 @@ _HOMES = {
     "merge": "penstock.cli.merge",
     "run": "penstock.cli.run",
     "tune": "penstock.cli.tune",
+    "train": "penstock.cli.train",
     "doctor": "penstock.cli.doctor.command",
 }
 

@@ -1,0 +1,72 @@
+"""The parts of a run: which ways take turns with which."""
+
+from typing import Any
+
+from benchmarks.train.plan import Plan
+from benchmarks.train.turns import Outcome, Place, take_turns
+from benchmarks.train.way import Way
+
+PLAIN, SAME = "Model.fit, float32", "penstock, same settings"
+PLAIN_MIXED, AUTO = "Model.fit, mixed precision", "penstock, mixed precision, auto"
+
+
+def rate(plan: Plan, place: Place) -> list[Outcome]:
+    """The same settings, and what is chosen."""
+    mixed = {"precision": plan.precision}
+    ways = {
+        PLAIN: _way(plan, "plain"),
+        SAME: _way(plan, "penstock"),
+        PLAIN_MIXED: _way(plan, "plain", **mixed),
+        AUTO: _way(plan, "penstock", **mixed, options={"micro_batch": "auto", "jit": "auto"}),
+    }
+    return _taken(plan, place, ways, plan.steps)
+
+
+def remat(plan: Plan, place: Place) -> list[Outcome]:
+    """Kept or recomputed, with XLA and without."""
+    ways = {
+        f"{'recomputed' if again else 'kept'}, {'XLA' if jit else 'no XLA'}": _way(
+            plan, "penstock", batch=plan.remat_batch, options={"remat": again, "jit": jit}
+        )
+        for jit in (False, True)
+        for again in (False, True)
+    }
+    return _taken(plan, place, ways, plan.remat_steps)
+
+
+def large(plan: Plan, place: Place) -> list[Outcome]:
+    """One after the other: each has the card to itself."""
+    asked: dict[str, Any] = {
+        "batch": plan.large_batch,
+        "rows": plan.large_batch,
+        "warm_up": 1,
+        "jit": False,
+    }
+    ours = {"micro_batch": "auto", "jit": False}
+    ways = {
+        f"Model.fit, batch {plan.large_batch}": _way(plan, "plain", **asked),
+        f"penstock, batch {plan.large_batch}": _way(plan, "penstock", **asked, options=ours),
+    }
+    outcomes = []
+    for title, way in ways.items():
+        outcomes += take_turns(
+            {title: way}, place, rounds=1, steps=plan.large_steps, within=plan.within
+        )
+    return outcomes
+
+
+PARTS = {"rate": rate, "remat": remat, "large": large}
+
+
+def _taken(plan: Plan, place: Place, ways: dict[str, Way], steps: int) -> list[Outcome]:
+    return take_turns(ways, place, rounds=plan.rounds, steps=steps, within=plan.within)
+
+
+def _way(plan: Plan, kind: str, **changes: Any) -> Way:
+    settings = {
+        "network": plan.network,
+        "batch": plan.batch,
+        "rows": plan.rows,
+        "warm_up": plan.warm_up,
+    }
+    return Way(kind, **settings | changes)

@@ -1,0 +1,81 @@
+"""What is known as tables for people."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.core.goals import Verdict, goals_table, number
+
+_GIB = 1 << 30
+
+
+def line(part: str, row: dict[str, Any]) -> str:
+    """A row, as it is told at once."""
+    return f"{part:6} {row['title']:38} {_rate(row):>12} {_peak(row):>12}  {_note(row)}"
+
+
+def show(
+    console: Console,
+    parts: dict[str, list[dict[str, Any]]],
+    verdicts: list[Verdict],
+    machine: dict[str, Any],
+) -> None:
+    """The machine, one table a part, and the goals."""
+    gpus = ", ".join(gpu["name"] for gpu in machine["card"].get("gpus", [])) or "no GPU"
+    console.print(
+        f"{gpus}; {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"Python {machine['python']}, {machine['date']}",
+        highlight=False,
+    )
+    for part, rows in parts.items():
+        console.print(_table(part, rows))
+    goals = goals_table(verdicts)
+    if not machine["card"]:
+        goals.caption = "The goals are those of one H200: here they say that the run works."
+    console.print(goals)
+
+
+def _table(part: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=part)
+    table.add_column("what")
+    for column in ("images/s", "against the first", "peak GiB", "against the first"):
+        table.add_column(column, justify="right")
+    table.add_column("note", max_width=64)
+    first = rows[0] if rows else {}
+    for row in rows:
+        table.add_row(
+            row["title"],
+            number(row["images_per_s"]),
+            _times(row["images_per_s"], first["images_per_s"]),
+            number(row["peak_bytes"] / _GIB or None),
+            _times(row["peak_bytes"], first["peak_bytes"]),
+            _note(row),
+        )
+    return table
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return "" if row["images_per_s"] is None else f"{number(row['images_per_s'])}/s"
+
+
+def _peak(row: dict[str, Any]) -> str:
+    return f"{row['peak_bytes'] / _GIB:.2f} GiB" if row["peak_bytes"] else ""
+
+
+def _times(figure: float | None, other: float | None) -> str:
+    return f"× {figure / other:.2f}" if figure and other else ""
+
+
+def _note(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return str(row["error"]).splitlines()[0][:160]
+    told = row["report"]
+    names = ("jit", "micro_batch", "precision", "remat")
+    named = [f"{name} {_short(told[name])}" for name in names if name in told]
+    return f"warm after {row['ready_s']} s; " + ", ".join(named)
+
+
+def _short(value: Any) -> str:
+    """What was chosen by trying comes with what was measured."""
+    return f"{value['jit']} ({value['why']})" if isinstance(value, dict) else str(value)

@@ -1,0 +1,127 @@
+"""Ways that are warm at the same time, and take turns: so what the machine does hits all alike.
+
+They load together, but warm up one after the other: what XLA finds to be quickest it finds by
+measuring, and a card that others use too would mislead it. What it found it shares with all.
+"""
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.core.processes import ROOT, Child, ChildFailed, Workspace, children
+from benchmarks.train.way import Way
+
+_TURN_WITHIN = 120.0
+_END_WITHIN = 60.0
+
+
+class Place(Workspace):
+    """Children find this checkout, and see no GPU where none is wanted."""
+
+    def __init__(self, cpu: bool) -> None:
+        super().__init__()
+        self._cpu = cpu
+        tuned = self.folder / "tuned"
+        tuned.mkdir()
+        self._tuned = f"--xla_gpu_per_fusion_autotune_cache_dir={tuned}"
+
+    def environment(self) -> dict[str, str]:
+        inherited = super().environment()
+        more = {
+            "PYTHONPATH": f"{ROOT / 'src'}:{inherited['PYTHONPATH']}",
+            "PENSTOCK_CACHE": str(self.folder / "penstock"),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), self._tuned])),
+        }
+        if self._cpu:
+            more["CUDA_VISIBLE_DEVICES"] = ""
+        return inherited | more
+
+
+@dataclass
+class Outcome:
+    """What became of a way."""
+
+    title: str
+    way: Way
+    turns: list[float] = field(default_factory=list)  # images a second
+    loaded_s: float | None = None
+    ready_s: float | None = None  # from there on
+    error: str | None = None
+    peak_bytes: int = 0
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def images_per_s(self) -> float | None:
+        return statistics.median(self.turns) if self.turns else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "images_per_s": self.images_per_s,
+            "turns": [round(turn, 1) for turn in self.turns],
+            "peak_bytes": self.peak_bytes,
+            "loaded_s": self.loaded_s,
+            "ready_s": self.ready_s,
+            "error": self.error,
+            "way": vars(self.way),
+            "report": self.report,
+        }
+
+
+def take_turns(
+    ways: dict[str, Way], place: Place, *, rounds: int, steps: int, within: float
+) -> list[Outcome]:
+    """All ways are made warm, and then run one after the other, in every round."""
+    outcomes = [Outcome(title, way) for title, way in ways.items()]
+    commands = [["benchmarks.train.way", way.told()] for way in ways.values()]
+    with children(commands, place) as started:
+        pairs = list(zip(outcomes, started, strict=True))
+        for outcome, child in pairs:
+            _hear(outcome, child, time.monotonic() + within)
+            if outcome.error is None:
+                child.say({"go": True})
+                _hear(outcome, child, time.monotonic() + within)
+        for _ in range(rounds):
+            for outcome, child in pairs:
+                if outcome.error is None:
+                    child.say({"steps": steps})
+                    _hear(outcome, child, time.monotonic() + _TURN_WITHIN)
+        _end(pairs)
+    return outcomes
+
+
+def _end(pairs: Sequence[tuple[Outcome, Child]]) -> None:
+    deadline = time.monotonic() + _END_WITHIN
+    going = [(outcome, child) for outcome, child in pairs if outcome.error is None]
+    for _, child in going:
+        child.dismiss()
+    for outcome, child in going:
+        _hear(outcome, child, deadline)
+
+
+def _hear(outcome: Outcome, child: Child, deadline: float) -> None:
+    try:
+        message = child.hear(deadline)
+    except ChildFailed as failure:
+        outcome.error = str(failure)[:2000]
+        return
+    if "error" in message:
+        outcome.error = f"{message['error']}: {message['told']}"
+        outcome.peak_bytes = message["peak_bytes"]
+    elif "loaded" in message:
+        outcome.loaded_s = message["loaded"]
+    elif "ready" in message:
+        outcome.ready_s = message["ready"]
+    elif "seconds" in message:
+        outcome.turns.append(message["images"] / message["seconds"])
+    else:
+        outcome.peak_bytes = message["ended"]["peak_bytes"]
+        outcome.report = message["ended"]["report"]
+    with contextlib.suppress(KeyError):
+        if message["loss"] != message["loss"]:
+            outcome.error = "the loss is no number"

@@ -1,0 +1,59 @@
+"""Training on several devices and machines, with Keras 3. See `docs/train.md`.
+
+`fit` carries a Keras model into the scope of a strategy and trains it with a loop of our own, for
+Keras' own `fit` breaks there. One step::
+
+    feed ─▶ replica: forward, backward of each micro-batch ─▶ sums ─┐   one packed
+    feed ─▶ replica: …                                              ├─▶ all-reduce ─▶ divide, clip,
+    feed ─▶ replica: … on another worker                            ┘                 apply: on each
+
+- `fitting`: `fit`, the way in; `options`: what may be asked for; `history`: what comes back
+- `running`: a run from end to end; `assembly`: its parts; `choosing`: what is found out by trying
+- `carry`: a model, with all that it has learnt, into a scope; `precision`: its policies there
+- `strategies`: which replicas there are, and how they add up; `cluster`, `nodes`: which processes
+- `feed`: rows to micro-batches, each row once an epoch
+- `step`: forward, backward, all-reduce, apply; `weighing`: what each piece counts in the sum;
+  `sums`: over micro-batches; `reducing`: over replicas; `clipping`: what is applied of the sums;
+  `scaling`: the loss scale of float16; `tally`: metrics and statistics across replicas;
+  `passes`: a model forward, and its metrics
+- `loop`: epochs, what happens between steps; `validation`; `callbacks`: whom the loop tells
+- `agreement`: what all workers must have the same of
+- `checkpoints`: how a state is kept, and found again; `saving`: what of a run is kept;
+  `keeping`: when
+- `micro`, `jit`, `remat` (`recompute`, `segments`): what fits, and what is faster
+- `pipeline`: layers on several devices; `profile`: where the time went
+- `launcher`: the processes of `penstock train`
+- `servers`, `coordinating`, `handing`: parameter servers
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.train.fitting import fit
+    from penstock.train.history import History
+    from penstock.train.pipeline import stages
+    from penstock.train.strategies import prepare
+
+__all__ = ["History", "fit", "prepare", "stages"]
+
+_HOMES = {
+    "History": "penstock.train.history",
+    "fit": "penstock.train.fitting",
+    "prepare": "penstock.train.strategies",
+    "stages": "penstock.train.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.train' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

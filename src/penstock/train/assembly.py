@@ -1,0 +1,243 @@
+"""The parts of a run that depend on each other: feed, step, loop, checkpoints, report."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.model.runtime import keras
+from penstock.train.agreement import agreed
+from penstock.train.callbacks import Listeners
+from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
+from penstock.train.feed import feed_for
+from penstock.train.history import History
+from penstock.train.jit import Tried
+from penstock.train.keeping import Keeper
+from penstock.train.loop import Loop, Run
+from penstock.train.options import Options
+from penstock.train.saving import Kept
+from penstock.train.scaling import LossScale, needs_scale, optimizer_of
+from penstock.train.step import TrainStep
+from penstock.train.strategies import Place
+from penstock.train.tally import Tally
+from penstock.train.validation import Validation
+from penstock.train.weighing import Weighing
+
+
+@dataclass
+class Assembly:
+    """The parts of a run that depend on each other."""
+
+    model: Any
+    place: Place
+    options: Options
+    micros: int = 1
+    jit: bool | str = False
+    through: Any = None  # what computes the model forward; itself, as a rule
+    seed: int = 0
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def trained(self, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any) -> History:
+        options, where = self.options, self.place
+        drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
+        self.seed = agreed(where, 0 if options.deterministic and options.seed is None else drawn)
+        self.micros = options.micros(where.workers, where.local)
+        keeper = Keeper(options, where)
+        if keeper.newest is not None:
+            self.seed = int(keeper.newest.facts["seed"])
+        feed = self._feed(data, options.batch_size, training=True)
+        with where.scope():
+            _build(self.model, feed)
+            self.scale = LossScale() if needs_scale(self.model) else None
+        self.tally = Tally(self.model)
+        self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
+        self.through = self._recomputed()
+        feed = self._fitting(feed)
+        kept = Kept(self.model, self.tally, self.scale)
+        at = keeper.begin(kept)
+        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
+        listeners = Listeners(
+            self.model, callbacks, params, where.is_chief, alone=where.workers == 1
+        )
+        profiler = self._profiler()
+        loop = Loop(
+            Run(
+                self.model,
+                where,
+                self.tally,
+                feed,
+                self._step(feed),
+                listeners,
+                options.epochs,
+                validate=self._validation(validation_data, listeners),
+                validation_freq=options.validation_freq,
+                save=keeper.saving(kept, self.seed),
+                save_every=options.checkpoint_every,
+                recover=self._smaller if where.workers == 1 else None,
+                watch=profiler.watch if profiler is not None else None,
+            ),
+            at,
+        )
+        resumed, began = at.step, time.monotonic()
+        try:
+            loop()
+        finally:
+            listeners.close()
+            if profiler is not None:
+                profiler.close()
+        if profiler is not None and profiler.summary is not None:
+            self.told["profile"] = profiler.summary.to_json()
+        optimizer_of(self.model).finalize_variable_values(self.model.trainable_variables)
+        seconds = time.monotonic() - began
+        params["verbose"] = str(params["verbose"])
+        return History(
+            self.model,
+            dict(listeners.history.history),
+            list(listeners.history.epoch),
+            params,
+            self._report(loop, resumed, seconds),
+        )
+
+    # Data
+
+    def _feed(self, data: Any, batch_size: int, training: bool) -> Any:
+        where = self.place
+        return feed_for(
+            *data,
+            batch_size=batch_size,
+            replicas=where.local,
+            worker=(where.worker, where.workers),
+            micros=self.micros if training else 1,
+            shuffle=self.options.shuffle and training,
+            seed=self.seed,
+            shard=self.options.shard,
+            training=training,
+        )
+
+    def _validation(self, data: Any, listeners: Listeners) -> Validation | None:
+        if data is None:
+            return None
+        parts = data if isinstance(data, (tuple, list)) else (data,)
+        if len(parts) > 3:
+            raise ConfigError(
+                f"validation_data must be (x, y) or (x, y, sample_weight), not {len(parts)} parts"
+            )
+        batch_size = self.options.validation_batch_size or self.options.batch_size
+        feed = self._feed(parts, batch_size, training=False)
+        jit = self.model.jit_compile if self.jit == "auto" else self.jit
+        return Validation(self.model, self.place, self.tally, feed, listeners, bool(jit))
+
+    # Steps
+
+    def _step(self, feed: Any) -> Any:
+        if self.jit != "auto":
+            return self._way(feed, bool(self.jit))
+        steps = None if feed.steps is None else feed.steps * self.options.epochs
+        return tried(lambda jit: self._way(feed, jit), steps, self.model)
+
+    def _way(self, feed: Any, jit: bool) -> TrainStep:
+        """A step, compiled or not."""
+        where, options = self.place, self.options
+        pieces = where.replicas * self.micros
+        weighing = Weighing(self.model, pieces, options.class_weight)
+        return TrainStep(
+            self.model,
+            where,
+            weighing,
+            self.tally,
+            feed.dataset(0).element_spec,
+            micros=self.micros,
+            rows=options.batch_size / pieces,
+            jit=jit,
+            scale=self.scale,
+            clip_norm=options.clip_norm,
+            may_be_empty=not feed.ends_together,
+            through=self.through,
+        )
+
+    def _recomputed(self) -> Any:
+        if not self.options.remat:
+            return self.model
+        from penstock.train.remat import remat
+
+        with self.place.scope():
+            return remat(self.model, self.options.remat)
+
+    def _fitting(self, feed: Any) -> Any:
+        """The feed, in micro-batches that fit, where that is asked for."""
+        if self.options.micro_batch != "auto":
+            return feed
+        place, rows = self.place, self.options.batch_size
+        self.micros = 2
+        found = micros_that_fit(lambda: self._way(feed, False), self.model, place, feed, rows)
+        self.micros = agreed(place, found)
+        return feed.recut(self.micros)
+
+    def _smaller(self, run: Run, error: Exception) -> bool:
+        """After an out-of-memory: twice the micro-batches, if they can be smaller."""
+        if self.micros * self.place.local >= self.options.batch_size:
+            return False
+        if isinstance(run.step, TrainStep):
+            run.step.undo()
+        self.micros *= 2
+        self.told.setdefault("out_of_memory", []).append({"micros": self.micros})
+        run.feed = run.feed.recut(self.micros)
+        run.step = self._step(run.feed)
+        return True
+
+    # What is told
+
+    def _profiler(self) -> Any:
+        if self.options.profile is None or not self.place.is_chief:
+            return None
+        from penstock.train.profile import Profiler
+
+        return Profiler(self.options.profile, optimizer_of(self.model).name)
+
+    def _report(self, loop: Loop, resumed: int, seconds: float) -> dict[str, Any]:
+        where, options, feed = self.place, self.options, loop.run.feed
+        pieces = where.replicas * self.micros
+        train = loop.seconds["train"] or seconds
+        return {
+            "strategy": where.kind,
+            "worker": where.worker,
+            "workers": where.workers,
+            "replicas": where.replicas,
+            "reduce": where.reduction,
+            "shard": feed.policy,
+            "batch_size": options.batch_size,
+            "micros": self.micros,
+            "micro_batch": -(-options.batch_size // pieces),
+            "precision": options.precision or self.model.dtype_policy.name,
+            **_compiled_way(loop.run.step),
+            "remat": self.options.remat if isinstance(self.options.remat, bool | str) else True,
+            "loss_scale": None if self.scale is None else self.scale.to_json()["scale"],
+            "seed": self.seed,
+            "steps": loop.at.step,
+            "resumed_at_step": resumed or None,
+            "steps_per_second": round(loop.steps_taken / train, 3) if train else None,
+            "rows_per_second": round(loop.steps_taken * options.batch_size / train, 1),
+            "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
+            **self.told,
+        }
+
+
+def _compiled_way(step: Any) -> dict[str, Any]:
+    """Whether a step is compiled in the end; and what was measured, where it was tried."""
+    if isinstance(step, Tried):
+        return {"jit": bool(step.contest.compiled), "jit_trial": step.contest.report()}
+    return {"jit": step.jit}
+
+
+def _build(model: Any, feed: Any) -> None:
+    """Make all variables, before anything is traced."""
+    spec = feed.dataset(0).element_spec[:3]
+    data = keras().tree.map_structure(lambda part: _or_none(part), spec)
+    model._symbolic_build(data_batch=data)
+
+
+def _or_none(spec: Any) -> Any:
+    return spec if hasattr(spec, "shape") and hasattr(spec, "dtype") else None

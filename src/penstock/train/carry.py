@@ -1,0 +1,158 @@
+"""A Keras model into the scope of a strategy, with all that it has learnt.
+
+A model's variables belong to the scope in which they were made. So the model is made a second
+time there, from its config and its compile settings, and gets the first one's weights, random
+seeds and optimizer state. When training ends, the caller's own model is given the weights, too.
+
+    packed = pack(model)      # plain values: survives TensorFlow's being told of its peers
+    model = unpack(packed)    # in the scope
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.model.runtime import keras, tf
+
+_ADVICE = (
+    "pass a function without arguments that makes and compiles it: fit(build, …) calls it in the "
+    "scope of the strategy"
+)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model as plain values."""
+
+    name: str
+    config: Any
+    own: dict[str, Any]  # classes and functions of the caller, by name
+    weights: tuple[Any, ...]
+    optimizer: tuple[Any, ...]
+
+
+def pack(model: Any) -> Packed:
+    """What makes up a model."""
+    library = keras()
+    try:
+        config = library.saving.serialize_keras_object(model)
+    except Exception as error:
+        raise _cannot(model, error) from error
+    own = dict(_own_things(model))
+    optimizer = model.optimizer if model.compiled else None
+    return Packed(
+        model.name,
+        config,
+        own,
+        tuple(_value(each) for each in state_of(model)) if model.built else (),
+        tuple(_value(each) for each in optimizer.variables)
+        if optimizer is not None and optimizer.built
+        else (),
+    )
+
+
+def unpack(packed: Packed) -> Any:
+    """The model again, in the scope that this is called in."""
+    library = keras()
+    try:
+        model = library.saving.deserialize_keras_object(
+            packed.config, custom_objects=packed.own, safe_mode=False
+        )
+    except Exception as error:
+        raise _cannot(packed, error) from error
+    if packed.weights:
+        _fill(state_of(model), packed.weights, packed.name)
+    if packed.optimizer and model.optimizer is not None:
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        _fill(model.optimizer.variables, packed.optimizer, f"{packed.name}'s optimizer")
+    return model
+
+
+def built(function: Callable[[], Any]) -> Any:
+    """What a function without arguments makes: a compiled model."""
+    required = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if required:
+        raise ConfigError(
+            "model must be a Keras model, or a function without arguments that makes one; "
+            f"{getattr(function, '__name__', function)!r} wants {', '.join(required)}"
+        )
+    return function()
+
+
+def state_of(model: Any) -> list[Any]:
+    """A model's weights and random seeds, without what its metrics have counted."""
+    counted = {id(each) for each in model.metrics_variables}
+    return [each for each in model.variables if id(each) not in counted]
+
+
+def give_back(trained: Any, to: Any, lost: bool) -> None:
+    """The caller's own model gets the trained weights; `lost`: its variables were lost."""
+    pairs = zip(state_of(trained), state_of(to), strict=True) if to.built else ()
+    for new, old in pairs:
+        value = _value(new)
+        if lost:
+            _replace(old, value)
+        else:
+            old.assign(value)
+    if lost:
+        for counter in to.metrics_variables:
+            _replace(counter, tf.zeros(counter.shape, counter.dtype))
+        if to.compiled and to.optimizer.built and trained.optimizer.built:
+            pairs = zip(trained.optimizer.variables, to.optimizer.variables, strict=True)
+            for new, old in pairs:
+                _replace(old, _value(new))
+
+
+def _replace(variable: Any, value: Any) -> None:
+    """Another variable of TensorFlow's in Keras' own."""
+    variable._value = tf.Variable(value, trainable=variable.trainable, name=variable.name)
+
+
+def _value(variable: Any) -> Any:
+    return variable.numpy()
+
+
+def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
+    shapes = [tuple(each.shape) for each in variables]
+    wanted = [tuple(value.shape) for value in values]
+    if shapes != wanted:
+        raise ConfigError(
+            f"{what} has other variables when it is made again from its config "
+            f"(expected shapes {wanted[:6]}…, got {shapes[:6]}…): {_ADVICE}"
+        )
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _own_things(model: Any) -> Iterator[tuple[str, Any]]:
+    """The caller's classes, which Keras finds by name only where they are registered."""
+    library = keras()
+    registered = library.saving.get_registered_name
+    things: list[Any] = [model, *model._flatten_layers()]
+    if model.compiled:
+        config = model._compile_config.config if model._compile_config else {}
+        things += library.tree.flatten([config.get(key) for key in ("loss", "metrics")])
+        things += library.tree.flatten(config.get("weighted_metrics"))
+        things.append(model.optimizer)
+    for thing in things:
+        home = thing if inspect.isfunction(thing) else type(thing)
+        if home.__module__.partition(".")[0] not in ("keras", "builtins", "tensorflow"):
+            yield registered(home), home
+            yield home.__name__, home
+
+
+def _cannot(model: Any, error: Exception) -> ConfigError:
+    why = f"{type(error).__name__}: {error}"[:600]
+    return ConfigError(
+        f"the model {model.name!r} cannot be moved into the scope of a strategy ({why}); {_ADVICE}"
+    )

@@ -1,0 +1,254 @@
+"""The chief of parameter servers: it hands out steps, and waits for them where that must be.
+
+Steps go to whichever worker is free, with their rows, so every row is trained on once an epoch,
+whoever dies; steps are taken at the same time, each with weights that the others are changing. The
+chief waits for all steps that are under way (`Steps.join`) after every round of them, before
+metrics are told at the end of an epoch, and before a checkpoint is written.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.model.runtime import keras, tf
+from penstock.train.callbacks import Listeners
+from penstock.train.cluster import Cluster
+from penstock.train.feed import feed_for
+from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once
+from penstock.train.history import History
+from penstock.train.loop import Loop, Position, Run, plain
+from penstock.train.options import Options
+from penstock.train.passes import forward
+from penstock.train.patience import Patience
+from penstock.train.saving import Kept
+from penstock.train.scaling import optimizer_of
+from penstock.train.strategies import Place
+from penstock.train.tally import Tally
+from penstock.train.weighing import Weighing
+
+
+class Coordinated:
+    """A run of `fit` on the chief. See `running` for its like without servers."""
+
+    def __init__(
+        self, model: Any, coordinator: Any, found: Cluster, options: Options, patience: Patience
+    ) -> None:
+        self._model, self._options, self._found = model, options, found
+        self._strategy = coordinator.strategy
+        self._handed = Steps(coordinator, found, options.timeout, patience)
+        self._place = Place(self._strategy, "parameter_server", workers=1, cluster=found)
+        self._micros = options.micros(1, 1)
+        self._example: Any = None
+
+    def trained(self, data: Any, validation_data: Any, callbacks: Any) -> History:
+        """Train to the end."""
+        options, model = self._options, self._model
+        newest, checkpoints = self._newest()
+        drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
+        self._seed = int(newest.facts["seed"]) if newest is not None else drawn
+        feed = self._feed(data, options.batch_size, training=True)
+        self._example = feed.dataset(0).element_spec[:3]
+        with self._strategy.scope():
+            self.build(model)
+        self._tally = Tally(model)
+        kept = Kept(model, self._tally, None)
+        at = Position(epoch=options.initial_epoch)
+        if newest is not None:
+            kept.restore(newest)
+            facts = newest.facts
+            at = Position(
+                newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
+            )
+        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
+        listeners: Any = Rested(
+            Listeners(model, callbacks, params, True, alone=False), self._handed.patience
+        )
+        loop = AsyncLoop(
+            Run(
+                model,
+                self._place,
+                self._tally,
+                feed,
+                self._step(),
+                listeners,
+                options.epochs,
+                validate=self._validation(validation_data, listeners),
+                validation_freq=options.validation_freq,
+                save=self._save_into(checkpoints, kept),
+                save_every=options.checkpoint_every,
+            ),
+            at,
+            self._handed,
+        )
+        resumed, began = at.step, time.monotonic()
+        try:
+            loop()
+        finally:
+            listeners.close()
+        params["verbose"] = str(params["verbose"])
+        told = listeners.history
+        return History(
+            model,
+            dict(told.history),
+            list(told.epoch),
+            params,
+            self._report(loop, resumed, time.monotonic() - began, feed.policy),
+        )
+
+    def build(self, model: Any) -> None:
+        """Make all variables of a model, before anything is traced."""
+        spec = keras().tree.map_structure(
+            lambda part: part if hasattr(part, "shape") else None, self._example
+        )
+        model._symbolic_build(data_batch=spec)
+
+    def _feed(self, data: Any, batch_size: int, training: bool) -> Any:
+        return feed_for(
+            *data,
+            batch_size=batch_size,
+            replicas=1,
+            worker=(0, 1),
+            micros=self._micros if training else 1,
+            shuffle=self._options.shuffle and training,
+            seed=self._seed,
+            shard="off" if self._options.shard == "off" else "auto",
+            training=training,
+        )
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────
+
+    def _step(self) -> Any:
+        weighing = Weighing(self._model, self._micros, self._options.class_weight)
+        function = tf.function(
+            lambda pieces: self._strategy.run(self._changed, args=(pieces, weighing)),
+            reduce_retracing=True,
+            autograph=False,
+        )
+
+        def step(iterator: Any) -> tuple[None, int]:
+            self._handed.hand_out(function, [iterator.get_next() for _ in range(self._micros)])
+            return None, 1
+
+        return step
+
+    def _changed(self, pieces: list[Any], weighing: Weighing) -> Any:
+        """On a worker: one change of the weights."""
+        model, optimizer = self._model, optimizer_of(self._model)
+        weights = list(model.trainable_variables)
+        sums: list[Any] = [None] * len(weights)
+        total: Any = 0.0
+        rows = self._options.batch_size / self._micros
+        for x, y, given, count in pieces:
+            weight = weighing.sample_weight(y, given)
+            with tf.GradientTape() as tape:
+                y_pred, loss = forward(model, x, y, weight, training=True)
+                counts = weighing.of(count, weight, y_pred, rows) if len(pieces) > 1 else 1.0
+                aim = loss * tf.cast(counts, loss.dtype)
+            found = tape.gradient(aim, [each.value for each in weights])
+            sums = [_plus(sum_, gradient) for sum_, gradient in zip(sums, found, strict=True)]
+            total += counts
+            count_at_once(model, self._tally, x, y, y_pred, weight, loss, count)
+        share = (
+            1.0 if weighing.by == "sum" or len(pieces) == 1 else tf.math.divide_no_nan(1.0, total)
+        )
+        pairs = [
+            (g * tf.cast(share, g.dtype), w)
+            for g, w in zip(sums, weights, strict=True)
+            if g is not None
+        ]
+        if not pairs:
+            raise ConfigError("the loss depends on none of the model's trainable weights")
+        gradients = [gradient for gradient, _ in pairs]
+        if self._options.clip_norm is not None:
+            gradients, _ = tf.clip_by_global_norm(gradients, self._options.clip_norm)
+        optimizer.apply(gradients, [weight for _, weight in pairs])
+        return total
+
+    def _validation(self, data: Any, listeners: Rested) -> Any:
+        if data is None:
+            return None
+        parts = data if isinstance(data, (tuple, list)) else (data,)
+        options = self._options
+        size = options.validation_batch_size or options.batch_size
+        feed = self._feed(parts, size, training=False)
+
+        def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
+            y_pred, loss = forward(self._model, x, y, weight, training=False)
+            count_at_once(self._model, self._tally, x, y, y_pred, weight, loss, count)
+            return count
+
+        function = tf.function(
+            lambda pieces: self._strategy.run(counted, args=pieces[0]),
+            reduce_retracing=True,
+            autograph=False,
+        )
+
+        def validate() -> dict[str, float]:
+            self._model.reset_metrics()
+            listeners.tell("test_begin", {})
+            for piece in feed.dataset(0):
+                self._handed.hand_out(function, [piece])
+            self._handed.join()
+            logs = plain(self._tally.results())
+            listeners.tell("test_end", logs)
+            return logs
+
+        return validate
+
+    # ── checkpoints, and what is told ───────────────────────────────────────────────────────────
+
+    def _newest(self) -> tuple[Any, Any]:
+        if self._options.checkpoints is None:
+            return None, None
+        from penstock.train.checkpoints import Checkpoints
+
+        checkpoints = Checkpoints(self._options.checkpoints, keep=self._options.keep)
+        return checkpoints.newest() if self._options.resume else None, checkpoints
+
+    def _save_into(self, checkpoints: Any, kept: Kept) -> Any:
+        if checkpoints is None:
+            return None
+        from penstock.train.checkpoints import State
+
+        def save(at: Position, counted: Any) -> None:
+            facts = {
+                **kept.facts(),
+                "seed": self._seed,
+                "history": at.history,
+                "epochs": at.epochs,
+                "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
+            }
+            checkpoints.save(State(at.step, at.epoch, at.in_epoch, kept.arrays(None), facts))
+
+        return save
+
+    def _report(self, loop: Loop, resumed: int, seconds: float, policy: str) -> dict[str, Any]:
+        options = self._options
+        train = loop.seconds["train"] or seconds
+        return {
+            "strategy": "parameter_server",
+            "worker": 0,
+            "workers": self._found.size,
+            "servers": len(self._found.servers),
+            "replicas": self._found.size,
+            "reduce": "none",
+            "shard": policy,
+            "batch_size": options.batch_size,
+            "micros": self._micros,
+            "precision": options.precision or self._model.dtype_policy.name,
+            "seed": self._seed,
+            "steps": loop.at.step,
+            "resumed_at_step": resumed or None,
+            "steps_per_second": round(loop.steps_taken / train, 3),
+            "rows_per_second": round(loop.steps_taken * options.batch_size / train, 1),
+            "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
+        }
+
+
+def _plus(sum_: Any, gradient: Any) -> Any:
+    if gradient is None or sum_ is None:
+        return gradient if sum_ is None else sum_
+    return tf.convert_to_tensor(sum_) + tf.convert_to_tensor(gradient)

@@ -1,0 +1,19 @@
+"""What training is fed with: global batches, cut for workers, micro-batches and replicas.
+
+- `cut`: who gets which rows of a global batch; pure
+- `feed`: what every feed can do (`Feed`), and what their data sets share
+- `opening`: `feed_for`, which finds the right one for what people pass to `fit`
+- `arrays`: rows that are gathered by their numbers, in an order drawn for each epoch
+- `memory`: where pieces lie, used again and again
+- `padding`: what a worker without rows gets
+- `tree`: arrays as `fit` takes them (alone, in dicts, tuples, lists), checked and flattened
+- `datasets`: `tf.data`, cut anew to global batches; by data or by file
+- `sources`: what `penstock.data` opens; `batches`: Python's generators; both by way of `datasets`
+
+TensorFlow is imported where a data set is made.
+"""
+
+from penstock.train.feed.feed import Feed
+from penstock.train.feed.opening import feed_for
+
+__all__ = ["Feed", "feed_for"]

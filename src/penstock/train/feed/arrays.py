@@ -1,0 +1,112 @@
+"""Rows that are gathered by their numbers: arrays, and sources that are read row by row.
+
+An epoch's order is drawn from (seed, epoch), the same on every worker, so each takes its own rows
+and a position is exact: nothing is read to skip. A piece is gathered at once, by threads beside
+training, into memory that TensorFlow uses as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.train.feed.cut import pieces, split
+from penstock.train.feed.feed import Feed, made_ready
+from penstock.train.feed.memory import Memory
+from penstock.train.feed.padding import then_padding
+from penstock.train.feed.tree import Array, leaves, packed
+
+_THREADS = 4
+
+Numbers = Array | slice
+Gather = Callable[[Numbers], list[Array]]
+
+
+@dataclass(frozen=True)
+class RowsFeed(Feed):
+    """`gather` gives rows by number, as the flat list of what `example` has, nested, for one."""
+
+    gather: Gather
+    example: Any  # (x, y, sample_weight): a row of each, for structure, dtypes and shapes
+    count: int
+    seed: int | None = None  # no shuffling
+
+    @property
+    def rows(self) -> int | None:
+        """What there is, where all workers have the same arrays."""
+        return None if self.policy == "off" else self.count
+
+    @property
+    def ends_together(self) -> bool:
+        """Unless each worker has arrays of its own."""
+        return self.policy != "off"
+
+    def dataset(self, epoch: int, start_step: int = 0) -> Any:
+        """The pieces of an epoch, from a step on."""
+        import tensorflow as tf
+
+        flat = [array for _, array in leaves(self.example, "")]
+        kinds = [tf.as_dtype(part.dtype if part.dtype != object else "string") for part in flat]
+        order = self.order(epoch)
+
+        def read(start: Any, stop: Any) -> list[Array]:
+            return self.gather(slice(start, stop) if order is None else order[start:stop])
+
+        def piece(start: Any, stop: Any, count: Any) -> Any:
+            parts = tf.numpy_function(read, [start, stop], kinds)
+            for part, like in zip(parts, flat, strict=True):
+                part.set_shape((None, *like.shape[1:]))
+            return (*packed(self.example, iter(parts)), count)
+
+        spans = self.spans()[start_step * self.share.elements :]
+        counts = (spans[:, 1] - spans[:, 0]).astype(np.int32)
+        starts, stops = np.where(counts[:, None] > 0, spans, (0, 1)).T
+        made = tf.data.Dataset.from_tensor_slices((starts, stops, counts)).map(
+            piece, num_parallel_calls=min(_THREADS, os.cpu_count() or 1), deterministic=True
+        )
+        return made_ready(made if self.ends_together else then_padding(made), self.share)
+
+    def order(self, epoch: int) -> Array | None:
+        """The rows' numbers as they come in an epoch; nothing, where they come as they are."""
+        if self.seed is None:
+            return None
+        return np.random.Generator(np.random.PCG64([self.seed, epoch])).permutation(self.count)
+
+    def spans(self) -> Array:
+        """This worker's pieces of every step, as positions in the order: from, up to."""
+        share = self.share
+        workers, worker = (share.workers, share.worker) if self.ends_together else (1, 0)
+        size = share.batch_size if self.ends_together else share.own_rows
+
+        def cut(rows: int) -> Array:
+            return np.array(
+                pieces(split((0, rows), workers)[worker], share.micros, share.replicas), np.int64
+            )
+
+        steps, rest = divmod(self.count, size)
+        whole = (np.arange(steps)[:, None, None] * size + cut(size)).reshape(-1, 2)
+        return np.concatenate([whole, steps * size + cut(rest)]) if rest else whole
+
+
+def gather_from(tree: Any, floats: str) -> Gather:
+    """Rows of a tree's arrays; those of float64 as `floats`, as Keras does it."""
+    arrays = [array for _, array in leaves(tree, "")]
+    memory = Memory()
+
+    def gather(numbers: Numbers) -> list[Array]:
+        return [_rows(array, numbers, floats, memory) for array in arrays]
+
+    return gather
+
+
+def _rows(array: Array, numbers: Numbers, floats: str, memory: Memory) -> Array:
+    if array.dtype == np.float64:
+        return array[numbers].astype(floats)
+    if isinstance(numbers, slice) or array.dtype == object or not array.flags.c_contiguous:
+        return array[numbers]
+    out = memory.empty((len(numbers), *array.shape[1:]), array.dtype)
+    return np.take(array, numbers, axis=0, out=out, mode="clip")

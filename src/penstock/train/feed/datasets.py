@@ -1,0 +1,228 @@
+"""`tf.data` as a feed: batches of any size, cut anew to global batches and then to pieces.
+
+How workers share a data set:
+
+- "data": each reads all of it and takes its part of every global batch. All must see the same
+  order, so a shuffle without a seed is refused
+- "file": each reads its own files (`tf.data`'s auto-sharding) and fills its part of every batch
+  from them. Nothing is read twice; workers may run out of rows at different steps
+- "off": each was given a data set of its own
+
+"auto" is "file" where there are as many files as workers, and `tf.data` can tell them apart.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ConfigError, InputError
+from penstock.train.feed.feed import Feed, Share, made_ready
+from penstock.train.feed.padding import then_padding
+
+Read = Callable[[int, int, int], Any]  # (epoch, start row, rows a batch) to batches
+
+
+@dataclass(frozen=True)
+class DatasetFeed(Feed):
+    """`read` gives an epoch's batches from a row on, as data sets of `(x,)`, `(x, y)` or so."""
+
+    read: Read
+    count: int | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """What whoever made it knows."""
+        return self.count if self.ends_together else None
+
+    @property
+    def ends_together(self) -> bool:
+        """Where all read the same."""
+        return self.policy == "data"
+
+    def dataset(self, epoch: int, start_step: int = 0) -> Any:
+        """The pieces of an epoch, from a step on; what comes before may have to be read."""
+        share = self.share
+        size = share.batch_size if self.ends_together else share.own_rows
+        batches = self.read(epoch, start_step * size, size)
+        whole = share.elements == 1 and (share.workers == 1 or not self.ends_together)
+        made = batches.map(_counted) if whole else batches.flat_map(self._pieces)
+        return made_ready(made if self.ends_together else then_padding(made), share)
+
+    def _pieces(self, *batch: Any) -> Any:
+        """A batch as its pieces; an empty one is its first row, with count 0."""
+        import tensorflow as tf
+
+        share = self.share
+        x, y, weight, rows = _counted(*batch)
+        spans = tf.stack([[0, rows]])
+        if self.ends_together:
+            spans = _split(spans, share.workers)[share.worker : share.worker + 1]
+        spans = _split(_split(spans, share.micros), share.replicas)
+
+        def piece(span: Any) -> Any:
+            start, stop = span[0], span[1]
+            count = stop - start
+            stop = tf.where(count > 0, stop, 1)
+            start = tf.where(count > 0, start, 0)
+            parts = tf.nest.map_structure(
+                lambda part: None if part is None else part[start:stop], (x, y, weight)
+            )
+            return (*parts, count)
+
+        return tf.data.Dataset.from_tensor_slices(spans).map(piece)
+
+
+def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
+    """The feed of a Dataset of batches."""
+    import tensorflow as tf
+
+    _check(dataset)
+    policy, mine = _shared(dataset, share, shard)
+    shuffles = [link for link in _chain(dataset) if type(link).__name__ == "_ShuffleDataset"]
+    unseeded = any(_is_unseeded(link) for link in shuffles)
+    if policy == "data" and share.workers > 1 and unseeded:
+        raise InputError(
+            "expected a data set that every worker reads in the same order; got a shuffle without "
+            "a seed: pass shuffle(…, seed=…), or shard it yourself and say shard='off'"
+        )
+    orders = _Orders(mine) if shuffles else None
+
+    def read(epoch: int, start_row: int, size: int) -> Any:
+        if start_row and (unseeded or (orders is not None and orders.drawn > epoch)):
+            warnings.warn(
+                "this epoch goes on in another order of rows than it began, so that some come "
+                "twice or not at all: the data set's shuffle has no seed, or it has drawn the next "
+                "order already",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        ordered = mine if orders is None else orders.of(epoch)
+        return ordered.rebatch(size).skip(start_row // size)
+
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        raise InputError("expected a data set that ends, as an epoch does; got one repeated for "
+                         "ever: pass dataset.take(batches)")  # fmt: skip
+    return DatasetFeed(share, policy, read)
+
+
+class _Orders:
+    """The epochs' orders of a shuffled data set, which draws the next one whenever it is begun."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self.drawn = dataset, 0
+
+    def of(self, epoch: int) -> Any:
+        """The data set, which draws what comes before this epoch's order when it is begun."""
+        import tensorflow as tf
+
+        def draw() -> Any:
+            for _ in range(self.drawn, epoch):
+                iter(self._dataset)
+            self.drawn = max(self.drawn, epoch) + 1
+            return np.int64(self.drawn)
+
+        def begun(_: Any) -> Any:
+            tf.numpy_function(draw, [], tf.int64)
+            return self._dataset
+
+        return tf.data.Dataset.range(1).flat_map(begun)
+
+
+def _counted(*batch: Any) -> Any:
+    """(x, y, sample weight, rows) of an element."""
+    import tensorflow as tf
+
+    if len(batch) == 1 and isinstance(batch[0], tuple):
+        batch = batch[0]
+    x, y, weight = (*batch, None, None)[:3]
+    return x, y, weight, tf.shape(tf.nest.flatten(x)[0])[0]
+
+
+def _split(spans: Any, parts: int) -> Any:
+    """`cut.split`, of several spans at once, in the graph."""
+    import tensorflow as tf
+
+    start, rows = spans[:, :1], spans[:, 1:] - spans[:, :1]
+    edges = tf.range(parts + 1)[None]
+    edges = start + edges * (rows // parts) + tf.minimum(edges, rows % parts)
+    return tf.reshape(tf.stack([edges[:, :-1], edges[:, 1:]], -1), [-1, 2])
+
+
+def _shared(dataset: Any, share: Share, shard: str) -> tuple[str, Any]:
+    """How workers share the data set, and what this one reads of it."""
+    import tensorflow as tf
+
+    if shard == "off":
+        return "off", dataset
+    if shard == "data" or share.workers == 1:
+        return "data", dataset
+    files = max(map(_files, _chain(dataset)), default=0)
+    why = f"{files} files" if files else "no list of files"
+    if share.batch_size < share.workers:
+        why = f"global batches of {share.batch_size}"
+    elif files >= share.workers:
+        try:
+            return "file", _sharded_by_file(dataset, share)
+        except tf.errors.OpError as error:
+            why = str(error).partition(":")[0]
+    if shard == "file":
+        raise ConfigError(
+            f'shard="file" needs as many files as workers, read by tf.data; got {why} for '
+            f"{share.workers} workers"
+        )
+    return "data", dataset
+
+
+def _sharded_by_file(dataset: Any, share: Share) -> Any:
+    """Raises what TensorFlow does, where it cannot."""
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops import distribute
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    return distribute._AutoShardDataset(dataset.with_options(options), share.workers, share.worker)
+
+
+def _check(dataset: Any) -> None:
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    if isinstance(spec, tuple) and not 1 <= len(spec) <= 3:
+        raise InputError(
+            f"expected a data set of (x, y) or (x, y, sample_weight); got {len(spec)} components"
+        )
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec):
+            raise InputError(f"expected a data set of dense tensors, got {part}")
+        if part.shape.rank == 0:
+            raise InputError(
+                f"expected a data set of batches, got rows ({part}): call dataset.batch(…)"
+            )
+
+
+def _chain(dataset: Any) -> Iterator[Any]:
+    """A data set and what it is made of."""
+    yield dataset
+    for source in dataset._inputs():
+        yield from _chain(source)
+
+
+def _files(dataset: Any) -> int:
+    """How many names of files a data set lists, if that is what it does."""
+    import tensorflow as tf
+
+    names = getattr(dataset, "_filenames", None)
+    if names is not None:
+        return int(tf.size(names)) if tf.is_tensor(names) else _files(names)
+    spec = dataset.element_spec
+    listed = isinstance(spec, tf.TensorSpec) and spec.dtype == tf.string and spec.shape.rank == 0
+    return int(dataset.cardinality()) if listed and not dataset._inputs() else 0
+
+
+def _is_unseeded(shuffle: Any) -> bool:
+    return int(shuffle._seed) == 0 and int(shuffle._seed2) == 0

@@ -1,0 +1,96 @@
+"""What every feed can do, and what their data sets have in common.
+
+A step takes one global batch. For it, a worker's data set has `micros` × `replicas` elements
+`(x, y, sample_weight, count)`, in the order step → micro-batch → replica. `count` is the number of
+rows that count: where there is no row for a replica, it gets one that is padding, with count 0.
+Components that do not exist are `None`.
+
+Where workers may run out of rows at different steps (`ends_together` is false), a data set goes on
+with padding for ever: training stops at the step to which nobody contributed a row.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+from penstock.errors import ConfigError
+from penstock.train.feed.cut import split
+
+_AHEAD = 2  # micro-batches made ready for each replica
+
+
+@dataclass(frozen=True)
+class Share:
+    """How a global batch is cut, and which part of it is this worker's."""
+
+    batch_size: int
+    replicas: int = 1
+    worker: int = 0
+    workers: int = 1
+    micros: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "replicas", "workers", "micros"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.worker < self.workers:
+            raise ConfigError(
+                f"worker: expected 0 to {self.workers - 1}, of {self.workers}; got {self.worker}"
+            )
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of a global batch that a worker fills from data of its own."""
+        start, stop = split((0, self.batch_size), self.workers)[self.worker]
+        return max(stop - start, 1)
+
+    @property
+    def elements(self) -> int:
+        """Elements of a data set for each step."""
+        return self.micros * self.replicas
+
+
+@dataclass(frozen=True)
+class Feed(abc.ABC):
+    """Rows for training or validation. `policy` says how they are shared among the workers."""
+
+    share: Share
+    policy: str
+
+    @property
+    @abc.abstractmethod
+    def rows(self) -> int | None:
+        """Rows an epoch, of all workers; `None` where only reading tells."""
+
+    @property
+    @abc.abstractmethod
+    def ends_together(self) -> bool:
+        """Whether all workers have equally many steps."""
+
+    @abc.abstractmethod
+    def dataset(self, epoch: int, start_step: int = 0) -> Any:
+        """An epoch's data set from a step on: the same elements, whoever asks again."""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps an epoch; `None` where only reading tells."""
+        if self.rows is None or not self.ends_together:
+            return None
+        return -(-self.rows // self.share.batch_size)
+
+    def recut(self, micros: int) -> Self:
+        """The same rows in more or fewer micro-batches a step."""
+        return dataclasses.replace(self, share=dataclasses.replace(self.share, micros=micros))
+
+
+def made_ready(dataset: Any, share: Share) -> Any:
+    """The data set, worked out ahead, always in order; nobody is to shard it again."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.deterministic = True
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(_AHEAD * share.replicas).with_options(options)

@@ -1,0 +1,83 @@
+"""`fit`: from what the caller has to a run of the loop, and back to what the caller gets.
+
+options ─▶ place ─▶ model in its scope ─▶ feed ─▶ step ─▶ loop ─▶ History
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.train.history import History
+from penstock.train.options import Options, asked
+
+
+def fit(
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    epochs: int = 1,
+    validation_data: Any = None,
+    callbacks: Any = None,
+    shuffle: bool = True,
+    strategy: Any = "auto",
+    accumulate: int = 1,
+    micro_batch: int | str | None = None,
+    precision: str | None = None,
+    remat: bool | str | Sequence[str] = False,
+    jit: bool | str = "auto",
+    clip_norm: float | None = None,
+    sample_weight: Any = None,
+    class_weight: Mapping[int, float] | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int = 1,
+    initial_epoch: int = 0,
+    verbose: Any = "auto",
+    seed: int | None = None,
+    shard: str = "auto",
+    reduce: str = "auto",
+    pack_bytes: int = 32 << 20,
+    timeout: float = 600.0,
+    checkpoints: str | os.PathLike[str] | None = None,
+    keep: int = 3,
+    checkpoint_every: int | None = None,
+    resume: bool = True,
+    deterministic: bool = False,
+    profile: str | os.PathLike[str] | None = None,
+) -> History:
+    """Train a compiled Keras model on the devices and machines that there are.
+
+    `model` is a Keras model, or a function without arguments that makes and compiles one.
+    `batch_size` is the global batch: the rows of one change of the weights, whatever the number of
+    workers, replicas and micro-batches. See `docs/train.md` for the rest.
+    """
+    given = dict(locals())
+    beside = ("model", "x", "y", "validation_data", "callbacks", "sample_weight")
+    options = asked(**{name: value for name, value in given.items() if name not in beside})
+    data = (x, y, sample_weight)
+    return _fit(model, data, validation_data, callbacks, options)
+
+
+def _fit(
+    model: Any, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any, options: Options
+) -> History:
+    from penstock.train.running import run
+
+    began = time.monotonic()
+    history = run(model, data, validation_data, callbacks, options)
+    history.report["seconds"]["all"] = round(time.monotonic() - began, 3)
+    if options.summary and history.report["worker"] == 0:
+        _write_summary(Path(options.summary), history.report)
+    return history
+
+
+def _write_summary(path: Path, report: dict[str, Any]) -> None:
+    staged = path.with_name(f"{path.name}.{os.getpid()}")
+    staged.write_text(json.dumps(report, indent=2) + "\n")
+    os.replace(staged, path)

@@ -1,0 +1,131 @@
+"""Steps that are handed out to workers by the coordinator, and a loop that waits for them.
+
+Workers count at the same time: what a piece adds to the metrics is worked out aside, and then added
+to the counters on the servers in one go each, so that nothing is lost between reading and writing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from penstock.errors import WorkerLost
+from penstock.model.runtime import keras, tf
+from penstock.train.callbacks import Listeners
+from penstock.train.cluster import Cluster
+from penstock.train.loop import Loop, Position, Run
+from penstock.train.passes import count_in
+from penstock.train.patience import Patience
+from penstock.train.tally import Tally
+
+_ROUND = 16  # steps for each worker between two waits, at most
+_SHORT = 5.0  # seconds that a round should take
+_LOOKED_EVERY = 1.0
+_LOST = 10.0  # seconds without a parameter server
+
+
+class Steps:
+    """Functions handed out to workers; each takes one step's pieces of data."""
+
+    def __init__(
+        self, coordinator: Any, found: Cluster, timeout: float, patience: Patience
+    ) -> None:
+        self._coordinator, self._found, self._timeout = coordinator, found, timeout
+        self.patience = patience
+        self._round = found.size
+        self._open = 0
+        self._began = 0.0
+
+    def hand_out(self, function: Any, pieces: list[Any]) -> None:
+        """To whichever worker is free."""
+        self.patience.beat()
+        if self._open == 0:
+            self._began = time.monotonic()
+        self._coordinator.schedule(function, args=(pieces,))
+        self._open += 1
+        if self._open >= self._round:
+            self.join()
+            if time.monotonic() - self._began < _SHORT:
+                self._round = min(2 * self._round, _ROUND * self._found.size)
+
+    def join(self) -> None:
+        """Wait until all are done; not longer than the timeout, nor for a server that is gone."""
+        from penstock.train.servers import silent
+
+        began = looked = heard = time.monotonic()
+        while not self._coordinator.done():
+            time.sleep(0.001)
+            self.patience.beat()
+            now = time.monotonic()
+            if now - looked > _LOOKED_EVERY:
+                looked = now
+                gone = silent(self._found.servers)
+                heard = heard if gone else now
+                if now - heard > _LOST:
+                    raise WorkerLost(
+                        f"parameter servers lost: {', '.join(gone)}; with them the weights. Start "
+                        "again from the newest checkpoint (penstock train --restarts 3 does)"
+                    )
+            if now - began > self._timeout:
+                dead = silent([*self._found.servers, *self._found.workers])
+                raise WorkerLost(
+                    f"{self._open} steps were not done within {self._timeout:g} s; "
+                    f"nobody answers at {', '.join(dead)}"
+                    if dead
+                    else f"{self._open} steps were not done within {self._timeout:g} s, "
+                    "though every task answers"
+                )
+        self._open = 0
+
+
+class Rested:
+    """Listeners that may take as long as they like: that is not the cluster's silence."""
+
+    def __init__(self, listeners: Listeners, patience: Patience) -> None:
+        self._listeners, self._patience = listeners, patience
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """Call the callbacks."""
+        with self._patience.resting():
+            self._listeners.tell(hook, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listeners, name)
+
+
+class AsyncLoop(Loop):
+    """The loop, which waits for its steps where their results are told or kept."""
+
+    def __init__(self, run: Run, position: Position, steps: Steps) -> None:
+        super().__init__(run, position)
+        self._handed = steps
+
+    def _iterator(self) -> Any:
+        return iter(self.run.feed.dataset(self.at.epoch, self.at.in_epoch))
+
+    def _end_of_epoch(self, began: float) -> dict[str, float]:
+        self._handed.join()
+        return super()._end_of_epoch(began)
+
+    def _logs(self) -> dict[str, float]:
+        with self._handed.patience.watching():
+            return super()._logs()
+
+    def _save(self) -> None:
+        self._handed.join()
+        super()._save()
+
+
+def count_at_once(
+    model: Any, tally: Tally, x: Any, y: Any, y_pred: Any, weight: Any, loss: Any, count: Any
+) -> None:
+    """Update the metrics while others do."""
+    counters = tally.counters
+    zeros = [(each, tf.zeros(each.shape, each.dtype)) for each in counters]
+    with keras().StatelessScope(state_mapping=zeros) as scope:
+        count_in(model, tally, x, y, y_pred, weight, loss, count, [])
+        added = [scope.get_current_value(each) for each in counters]
+    for counter, addend in zip(counters, added, strict=True):
+        # Keras counts the losses of single outputs by batches: here they count by rows.
+        times = count if id(counter) in tally._loss_counters else tf.cast(count > 0, tf.int32)
+        counter.value.assign_add(addend * tf.cast(times, addend.dtype))

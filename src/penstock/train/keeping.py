@@ -1,0 +1,70 @@
+"""Checkpoints in a run: which one it goes on from, and when the chief writes the next.
+
+All workers read the same folder, and make sure that they found the same in it. Writing takes the
+chief alone: whatever is written, each worker has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.model.runtime import keras, tf
+from penstock.train.agreement import check_same, level
+from penstock.train.checkpoints import Checkpoints, State
+from penstock.train.loop import Position
+from penstock.train.options import Options
+from penstock.train.saving import Kept
+from penstock.train.strategies import Place
+
+
+class Keeper:
+    """The checkpoints of a run; of none, where no folder was named. `newest`: to go on from."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self._options, self._place = options, place
+        self._checkpoints: Checkpoints | None = None
+        self.newest: State | None = None
+        if options.checkpoints is None:
+            return
+        self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
+        self.newest = self._checkpoints.newest() if options.resume else None
+        check_same(
+            place,
+            -1 if self.newest is None else self.newest.step,
+            "the newest checkpoint's step differs (checkpoints must be a folder that all see)",
+        )
+
+    def begin(self, kept: Kept) -> Position:
+        """Where to begin: the variables are set, the same on all workers."""
+        newest = self.newest
+        if newest is None:
+            level(self._place, kept.lasting())
+            return Position(epoch=self._options.initial_epoch)
+        kept.restore(newest)
+        facts = newest.facts
+        return Position(
+            newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
+        )
+
+    def saving(self, kept: Kept, seed: int) -> Callable[[Position, Any], None] | None:
+        """A function that saves; `None` where there is nothing to save into."""
+        if self._checkpoints is None:
+            return None
+        checkpoints = self._checkpoints
+
+        def save(at: Position, counted: Any) -> None:
+            # Where no step has counted anything yet, all take part in adding up what there is.
+            arrays = kept.arrays(counted) if self._place.is_chief or counted is None else {}
+            if not self._place.is_chief:
+                return
+            facts = {
+                **kept.facts(),
+                "seed": seed,
+                "history": at.history,
+                "epochs": at.epochs,
+                "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
+            }
+            checkpoints.save(State(at.step, at.epoch, at.in_epoch, arrays, facts))
+
+        return save

@@ -1,0 +1,108 @@
+"""What a task runs first: the user's script, with TensorFlow told of its peers in time.
+
+TensorFlow must be told before it computes anything: tensors and data sets from before are lost. A
+script cannot know when that is, so the first time that TensorFlow starts its devices, whatever for,
+the task takes its place in the cluster before that. Settings that must come first (logical devices,
+threads) still can. Scripts that never use TensorFlow notice nothing, and those that have set up a
+cluster themselves are left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from typing import Any
+
+_CONTEXT = "tensorflow.python.eager.context"
+
+
+def main() -> None:
+    """Run the script that the arguments name, as Python itself would."""
+    script, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.meta_path.insert(0, _Finder())
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=script, __builtins__=__builtins__)
+    sys.modules["__main__"] = module
+    try:
+        with open(script, "rb") as file:
+            code = compile(file.read(), script, "exec")
+        exec(code, module.__dict__)
+    except Exception as error:
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next  # without this file's frame
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.stderr.flush()
+        sys.exit(1)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow's context as it would be found anyhow, and has it join first."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _CONTEXT:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _join_first(module)
+
+
+def _join_first(context: Any) -> None:
+    """Before TensorFlow starts its devices, take this task's place. Once, and then no more."""
+    original = context.Context.ensure_initialized
+    lock = threading.RLock()
+    state = {"joined": False}
+
+    def ensure_initialized(self: Any) -> None:
+        if not state["joined"] and not self._initialized:
+            with lock:
+                if not state["joined"]:
+                    state["joined"] = True
+                    context.Context.ensure_initialized = original
+                    if getattr(self, "_collective_leader", None) in (None, ""):
+                        _join()
+        original(self)
+
+    context.Context.ensure_initialized = ensure_initialized
+
+
+def _join() -> None:
+    """Only what `penstock.train` trains with; what else TF_CONFIG may be for is the script's."""
+    cluster = importlib.import_module("penstock.train.cluster").found()
+    if cluster is None or cluster.kind == "single":
+        return
+    if cluster.kind == "multiworker":
+        importlib.import_module("penstock.train.strategies").prepare()
+    else:
+        importlib.import_module("penstock.train.servers").joined(cluster)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Epochs: steps, validation, checkpoints, and whom to tell.
+
+The loop hands a step to the device and goes on; it waits for the device only where somebody looks
+at a metric. A loss that is no number is found at the end of an epoch at the latest, before every
+checkpoint, and about every two seconds (several workers: every so many steps, the same on all). So
+are weights that are none, but for the last: a layer may hide them from the loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import TrainingError
+from penstock.model.runtime import tf
+from penstock.train.callbacks import Listeners, Logs
+from penstock.train.intake import iterator_of
+from penstock.train.jit import NotCompiled
+from penstock.train.micro import is_out_of_memory
+from penstock.train.strategies import Place
+from penstock.train.tally import Tally
+
+_LOOKED_EVERY = 2.0  # seconds
+_LOOKED_STEPS = 64
+
+
+@dataclass
+class Position:
+    """Where a run is."""
+
+    epoch: int = 0
+    in_epoch: int = 0  # steps of this epoch that are done
+    step: int = 0  # steps of all that are done
+    history: dict[str, list[float]] = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Run:
+    """What the loop runs on. `step` and `feed` may be replaced on the way (`recover`)."""
+
+    model: Any
+    place: Place
+    tally: Tally
+    feed: Any
+    step: Callable[[Any], Any]
+    listeners: Listeners
+    epochs: int
+    validate: Callable[[], dict[str, float]] | None = None
+    validation_freq: int = 1
+    save: Callable[[Position, Any], None] | None = None
+    save_every: int | None = None
+    recover: Callable[[Run, Exception], bool] | None = None
+    watch: Callable[[int], None] | None = None  # called before each step, with its number
+
+
+class Loop:
+    """One run of `fit`."""
+
+    def __init__(self, run: Run, position: Position) -> None:
+        self.run, self.at = run, position
+        self._counted: Any = None
+        self._looked = time.monotonic()
+        self.seconds = {"train": 0.0, "validate": 0.0, "save": 0.0}
+        self.steps_taken = 0
+
+    def __call__(self) -> None:
+        run, at = self.run, self.at
+        run.listeners.tell("train_begin", {})
+        _tell_history(run.listeners.history, at)
+        logs: dict[str, float] = {}
+        for epoch in range(at.epoch, run.epochs):
+            at.epoch = epoch
+            if at.in_epoch == 0:
+                run.model.reset_metrics()
+            run.listeners.tell("epoch_begin", epoch, {})
+            began = time.monotonic()
+            self._steps()
+            logs = self._end_of_epoch(began)
+            run.listeners.tell("epoch_end", epoch, logs)
+            at.epoch, at.in_epoch = epoch + 1, 0
+            at.epochs.append(epoch)
+            for name, value in logs.items():
+                at.history.setdefault(name, []).append(value)
+            self._save()
+            if run.model.stop_training:
+                break
+        run.listeners.tell("train_end", logs)
+
+    def _steps(self) -> None:
+        """The rest of an epoch."""
+        run, at = self.run, self.at
+        iterator = self._iterator()
+        lagging: Any = None
+        while run.feed.steps is None or at.in_epoch < run.feed.steps:
+            run.listeners.tell("train_batch_begin", at.in_epoch, {})
+            if run.watch is not None:
+                run.watch(at.step)
+            try:
+                counted, rows = run.step(iterator)
+            except tf.errors.OutOfRangeError:
+                break
+            except (NotCompiled, tf.errors.OpError) as error:
+                if not self._recovered(error):
+                    raise
+                iterator = self._iterator()
+                continue
+            if not run.feed.ends_together:
+                # The step before: its result is there already, and one more step changes nothing.
+                if lagging is not None and float(lagging) == 0:
+                    break
+                lagging = rows
+            self._counted = counted or None
+            at.in_epoch += 1
+            at.step += 1
+            self.steps_taken += 1
+            run.listeners.tell("train_batch_end", at.in_epoch - 1, Logs(self._logs))
+            self._look_now_and_then()
+            if run.save_every and at.step % run.save_every == 0:
+                self._save()
+            if run.model.stop_training:
+                break
+
+    def _recovered(self, error: Exception) -> bool:
+        """Whether a step that was not taken can be tried again, in another way."""
+        if is_out_of_memory(error):
+            if self.run.recover is None or not self.run.recover(self.run, error):
+                return False
+        elif not isinstance(error, NotCompiled):
+            return False
+        if self.at.in_epoch == 0:
+            self.run.model.reset_metrics()
+        return True
+
+    def _iterator(self) -> Any:
+        return iterator_of(self.run.feed, self.run.place, self.at.epoch, self.at.in_epoch)
+
+    def _end_of_epoch(self, began: float) -> dict[str, float]:
+        run = self.run
+        logs = self._logs()
+        self.seconds["train"] += time.monotonic() - began
+        self._refuse_nan(logs.get("loss", 0.0))
+        self._refuse_nan_weights()
+        if run.validate is not None and (self.at.epoch + 1) % run.validation_freq == 0:
+            began = time.monotonic()
+            logs.update({f"val_{name}": value for name, value in run.validate().items()})
+            self.seconds["validate"] += time.monotonic() - began
+        return logs
+
+    def _logs(self) -> dict[str, float]:
+        return plain(self.run.tally.results(self._counted))
+
+    def _save(self) -> None:
+        if self.run.save is None:
+            return
+        began = time.monotonic()
+        if self.at.in_epoch:
+            self._refuse_nan(self._logs().get("loss", 0.0))
+            self._refuse_nan_weights()
+        self.run.save(self.at, self._counted)
+        self.seconds["save"] += time.monotonic() - began
+
+    def _look_now_and_then(self) -> None:
+        if self.run.place.workers > 1:
+            due = self.at.step % _LOOKED_STEPS == 0
+        else:
+            due = time.monotonic() - self._looked >= _LOOKED_EVERY
+        if due:
+            self._looked = time.monotonic()
+            self._refuse_nan(self._logs().get("loss", 0.0))
+
+    def _refuse_nan(self, loss: float) -> None:
+        if np.isfinite(loss) or self.run.listeners.ends_on_nan:
+            return
+        raise self._not_finite(f"the loss is {loss}", "a finite number")
+
+    def _refuse_nan_weights(self) -> None:
+        if self.run.listeners.ends_on_nan:
+            return
+        for weight in self.run.model.trainable_variables:
+            if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value)))):
+                raise self._not_finite(f"the weights {weight.path!r} are no numbers", "finite ones")
+
+    def _not_finite(self, what: str, expected: str) -> TrainingError:
+        kept = "" if self.run.save is None else "; the checkpoints are from before that"
+        return TrainingError(
+            f"{what} at or before step {self.at.step} (epoch {self.at.epoch + 1}, step "
+            f"{self.at.in_epoch} of it): expected {expected}. Try a smaller learning rate, "
+            f"clip_norm=1.0, or look for such values in the data{kept}"
+        )
+
+
+def plain(results: dict[str, Any]) -> dict[str, float]:
+    """Metrics as Python's numbers."""
+    found: dict[str, Any] = {}
+    for name, value in results.items():
+        array = np.asarray(value)
+        found[name] = float(array) if array.ndim == 0 else array
+    return found
+
+
+def _tell_history(history: Any, at: Position) -> None:
+    """What was before a run was resumed."""
+    history.epoch[:] = list(at.epochs)
+    history.history.clear()
+    history.history.update({name: list(values) for name, values in at.history.items()})

@@ -1,0 +1,46 @@
+"""A model forward over a piece, its loss, and its metrics: for training and for validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.model.runtime import keras, tf
+from penstock.train.tally import Tally
+
+
+def forward(
+    model: Any, x: Any, y: Any, weight: Any, training: bool, through: Any = None
+) -> tuple[Any, Any]:
+    """The outputs and the loss. `through` computes the outputs, where the model does not itself."""
+    call = model if through is None else through
+    y_pred = call(x, training=training) if call._call_has_training_arg else call(x)
+    loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
+    return y_pred, loss
+
+
+def count_in(
+    model: Any,
+    tally: Tally,
+    x: Any,
+    y: Any,
+    y_pred: Any,
+    weight: Any,
+    loss: Any,
+    count: Any,
+    before: list[Any],
+) -> None:
+    """Update the metrics. `before`: the counters as they were, where padding must not count."""
+    model._loss_tracker.update_state(loss, sample_weight=count)
+    if type(model).compute_metrics is not keras().Model.compute_metrics:
+        model.compute_metrics(x, y, y_pred, sample_weight=weight)
+    elif model._compile_metrics is not None:
+        model._compile_metrics.update_state(y, y_pred, sample_weight=weight)
+    if before:
+        tally.weigh(before, count)
+
+
+def replica_number() -> int:
+    """Which replica is being traced: what XLA compiles is each replica's own."""
+    context = tf.distribute.get_replica_context()
+    known = tf.get_static_value(context.replica_id_in_sync_group)
+    return 0 if known is None else int(known)

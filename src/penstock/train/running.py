@@ -1,0 +1,97 @@
+"""A run of `fit`: the model in its place, trained there, and given back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.errors import ConfigError, WorkerLost
+from penstock.model.runtime import keras, tf
+from penstock.train.assembly import Assembly
+from penstock.train.carry import built, give_back, pack, unpack
+from penstock.train.history import History
+from penstock.train.options import Options
+from penstock.train.precision import training_in
+from penstock.train.scaling import optimizer_of
+from penstock.train.strategies import Place, has_joined, place, resolved
+
+
+def run(
+    model: Any, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any, options: Options
+) -> History:
+    """Train; see `fitting.fit`."""
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+        keras().utils.set_random_seed(options.seed or 0)
+    kind = resolved(options.strategy)
+    if kind == "parameter_server":
+        from penstock.train import servers
+
+        return servers.run(model, data, validation_data, callbacks, options)
+    own = model if isinstance(model, keras().Model) else None
+    # Joining others costs what was made before: the model is packed while it can be read.
+    early = pack(own) if own is not None and kind == "multiworker" and not has_joined() else None
+    where = place(options.strategy, options.reduce, options.pack_bytes, options.timeout)
+    with where.scope():
+        if own is None:
+            model = built(model)
+        elif early is not None or own._distribute_strategy is not where.home:
+            model = unpack(early or pack(own))
+            if where.home is not None:
+                model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
+    _check(model)
+    with _peers(where), training_in(model, options.precision):
+        history = Assembly(model, where, options).trained(data, validation_data, callbacks)
+    if own is not None and own is not model:
+        give_back(model, own, lost=early is not None)
+    if where.kind == "multiworker":
+        history.model = unpack(pack(model))  # for its own: Keras' evaluate and predict break there
+    return history
+
+
+def _check(model: Any) -> None:
+    library = keras()
+    if not isinstance(model, library.Model):
+        raise ConfigError(
+            "model must be a Keras model, or a function without arguments that makes one; "
+            f"got {type(model).__name__}"
+        )
+    if not model.compiled or model.optimizer is None:
+        raise ConfigError(f"the model {model.name!r} must be compiled, with an optimizer")
+    if type(model).train_step is not library.Model.train_step:
+        raise ConfigError(
+            f"{type(model).__name__} has a train_step of its own, which cannot be cut into "
+            "micro-batches and replicas: override compute_loss in its place, or use Model.fit"
+        )
+    if optimizer_of(model).gradient_accumulation_steps:
+        raise ConfigError(
+            "the optimizer has gradient_accumulation_steps, which break under a strategy: "
+            "use fit(…, accumulate=n)"
+        )
+
+
+@contextlib.contextmanager
+def _peers(where: Place) -> Iterator[None]:
+    """A lost worker is told as such, on the others."""
+    try:
+        yield
+    except (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.CancelledError,
+    ) as error:
+        if where.workers == 1:
+            raise
+        raise WorkerLost(
+            f"worker {where.worker} of {where.workers} has lost another one in the middle of "
+            f"training: {_gist(str(error))}"
+        ) from error
+
+
+def _gist(text: str) -> str:
+    """What an error of a graph says, without where the graph was made."""
+    aside = ("Graph execution error", "Detected at node", "File ", "[[{{node", "Additional GRPC")
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and not line.startswith(aside))[:500]

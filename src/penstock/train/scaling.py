@@ -1,0 +1,61 @@
+"""The loss scale of float16: gradients that would vanish are made larger on their way back.
+
+The scale halves when a step's gradients are not finite (and that step changes nothing), and
+doubles after so many steps that were. Whether they are is asked after the all-reduce, so all
+replicas and workers decide alike. Keras' own `LossScaleOptimizer` does not work under a strategy;
+where a model was compiled with one, its inner optimizer is used, with this scale.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.model.runtime import keras, tf
+
+FIRST = 2.0**15
+PATIENCE = 2_000  # steps before the scale is doubled
+_LARGEST = 2.0**40
+
+
+class LossScale:
+    """Two variables, made in the scope of the strategy."""
+
+    def __init__(self, first: float = FIRST, patience: int = PATIENCE) -> None:
+        self._patience = patience
+        kept: dict[str, Any] = {
+            "trainable": False,
+            "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        }
+        self.value = tf.Variable(first, name="loss_scale", dtype=tf.float32, **kept)
+        # Not an integer: TensorFlow keeps those on the host, where XLA cannot reach from a GPU.
+        self.good = tf.Variable(0.0, name="good_steps", dtype=tf.float32, **kept)
+
+    def learn(self, finite: Any) -> None:
+        """After a step, outside of the replicas."""
+        good = tf.where(finite, self.good + 1.0, 0.0)
+        grown = good >= self._patience
+        raised = tf.where(grown, tf.minimum(self.value * 2.0, _LARGEST), self.value)
+        self.value.assign(tf.where(finite, raised, tf.maximum(self.value * 0.5, 1.0)))
+        self.good.assign(tf.where(grown, 0.0, good))
+
+    def to_json(self) -> dict[str, float]:
+        """As a checkpoint keeps it."""
+        return {"scale": float(self.value.numpy()), "good": int(self.good.numpy())}
+
+    def from_json(self, told: dict[str, float]) -> None:
+        """As a checkpoint has kept it."""
+        self.value.assign(told["scale"])
+        self.good.assign(float(told["good"]))
+
+
+def needs_scale(model: Any) -> bool:
+    """Whether anything of the model computes in float16."""
+    return any(layer.compute_dtype == "float16" for layer in model._flatten_layers())
+
+
+def optimizer_of(model: Any) -> Any:
+    """The optimizer that changes the weights: the inner one, where Keras has wrapped it."""
+    optimizer = model.optimizer
+    if isinstance(optimizer, keras().optimizers.LossScaleOptimizer):
+        return optimizer.inner_optimizer
+    return optimizer

@@ -1,0 +1,255 @@
+"""One step: forward and backward of each micro-batch, one all-reduce, one change of the weights.
+
+Everything of a step is one call of one `tf.function`, which also takes the data from the iterator.
+Nothing is fetched from the device. With one replica (and one micro-batch a step) all of it may be
+compiled by XLA; with several, the forward and backward part of each.
+
+    micro-batches ─▶ _piece ─▶ (sums) ─▶ _reduced ─▶ _apply
+                     each replica         all         each, unless the step is skipped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.model.runtime import tf
+from penstock.train.clipping import finished
+from penstock.train.intake import taken
+from penstock.train.passes import count_in, forward, replica_number
+from penstock.train.reducing import summed
+from penstock.train.scaling import LossScale, optimizer_of
+from penstock.train.strategies import Place
+from penstock.train.sums import Sums
+from penstock.train.tally import Tally
+from penstock.train.weighing import Weighing, plainly
+
+
+class TrainStep:
+    """The training step of a model at a place, on elements of a `spec`.
+
+    `micros`: micro-batches a step. `rows`: what a piece has as a rule; only their ratio to `count`
+    matters. `may_be_empty`: a step may have no rows at all, and then changes nothing. `through`
+    computes the model forward, where it is not the model itself (`remat`).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        place: Place,
+        weighing: Weighing,
+        tally: Tally,
+        spec: Any,
+        *,
+        micros: int = 1,
+        rows: float = 1.0,
+        jit: bool = False,
+        scale: LossScale | None = None,
+        clip_norm: float | None = None,
+        may_be_empty: bool = False,
+        through: Any = None,
+    ) -> None:
+        self._model, self._place, self._weighing, self._tally = model, place, weighing, tally
+        self._micros, self._rows, self.jit = micros, rows, jit
+        self._spec = spec
+        self._through = model if through is None else through
+        self._scale, self._clip_norm = scale, clip_norm
+        self._may_be_empty = may_be_empty
+        self._optimizer = optimizer_of(model)
+        self._weights = list(model.trainable_variables)
+        self._lone = place.replicas == 1
+        self._has_gradient: list[bool] = []
+        self._compiled: dict[Any, Any] = {}
+        if micros > 1:
+            self._sums = Sums(place, self._weights, tally)
+        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+
+    def __call__(self, iterator: Any) -> Any:
+        """Take a step. Returns what all have counted: (counters, rows), tensors; see `Tally`."""
+        with plainly(self._place.replicas, self._optimizer):
+            return self._function(iterator)
+
+    def undo(self) -> None:
+        """After a step that raised in its middle: metrics and statistics are as before it."""
+        if self._micros > 1:
+            strategy = self._place.strategy
+            tf.function(lambda: strategy.run(self._sums.undo), autograph=False)()
+
+    def probed(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        """What a step of several micro-batches does with one, for its memory to be measured."""
+        run = self._place.strategy.run(self._added, args=(x, y, weight, count))
+        return self._place.strategy.experimental_local_results(run)[0]
+
+    def _step(self, iterator: Any) -> Any:
+        strategy = self._place.strategy
+        if self._place.kind == "one" and self._micros == 1:
+            return self._whole(iterator)
+        if self._micros == 1:
+            reduced = strategy.run(self._piece_reduced, args=self._taken(iterator))
+        else:
+            strategy.run(self._sums.clear)
+
+            def one(done: Any) -> tuple[Any]:
+                strategy.run(self._add, args=self._taken(iterator))
+                return (done + 1,)
+
+            tf.while_loop(lambda done: done < self._micros, one, [0], parallel_iterations=1)
+            reduced = strategy.run(self._sums_reduced)
+        gradients, changes, counted, rows, good = reduced
+        self._change(gradients, changes, good)
+        local = strategy.experimental_local_results
+        return [local(each)[0] for each in counted], local(rows)[0]
+
+    def _taken(self, iterator: Any) -> Any:
+        return taken(iterator, self._place, self._spec)
+
+    # A step of one piece: Keras' own, without a weight.
+
+    def _whole(self, iterator: Any) -> Any:
+        x, y, weight, count = self._taken(iterator)
+        compiled = self._as_compiled("whole", self._whole_on)
+        return compiled(x, y, weight, count)
+
+    def _whole_on(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        gradients, _ = self._backward(x, y, weight, count)
+        gradients, good = finished(gradients, self._scale, self._clip_norm)
+        if good is None:
+            self._apply(gradients)
+        else:
+            tf.cond(good, lambda: self._applied(gradients), lambda: tf.constant(False))
+            self._learn(good)
+        return [], tf.cast(count, tf.float32)
+
+    # A step of several pieces.
+
+    def _piece_reduced(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        before = self._statistics()
+        gradients, counts = self._piece(x, y, weight, count)
+        return self._reduced(gradients, counts, before)
+
+    def _piece(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        compiled = self._as_compiled("piece", self._backward)
+        return compiled(x, y, weight, count)
+
+    def _add(self, x: Any, y: Any, weight: Any, count: Any) -> None:
+        compiled = self._as_compiled("add", self._added)
+        compiled(x, y, weight, count)
+
+    def _added(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        gradients, counts = self._backward(x, y, weight, count)
+        self._sums.add(gradients, counts, self._has_gradient)
+        return counts
+
+    def _sums_reduced(self) -> Any:
+        return self._reduced(*self._sums.read(self._has_gradient))
+
+    def _statistics(self) -> list[Any]:
+        return [] if self._lone else [tf.identity(v.value) for v in self._tally.statistics]
+
+    def _reduced(self, gradients: list[Any], counts: Any, before: list[Any]) -> Any:
+        """The sums of all replicas, the same on each: gradients, statistics, counters, counts."""
+        counted: list[Any] = []
+        changes: list[Any] = []
+        if not self._lone:
+            rows = counts[1]
+            now = [tf.identity(v.value) for v in self._tally.statistics[: len(before)]]
+            changes = [(new - old) * rows for new, old in zip(now, before, strict=True)]
+            counted = [tf.identity(each.value) for each in self._tally.counters]
+            sums = summed([*gradients, *changes, counts, *counted], self._place.options)
+            ends = (len(gradients), len(gradients) + len(changes))
+            gradients, changes = sums[: ends[0]], sums[ends[0] : ends[1]]
+            counts, counted = sums[ends[1]], sums[ends[1] + 1 :]
+            changes = [
+                old + tf.math.divide_no_nan(change, counts[1])
+                for old, change in zip(before, changes, strict=True)
+            ]
+        if self._weighing.by != "sum":
+            share = tf.math.divide_no_nan(1.0, counts[0])
+            gradients = [gradient * tf.cast(share, gradient.dtype) for gradient in gradients]
+        gradients, good = finished(gradients, self._scale, self._clip_norm)
+        if self._may_be_empty:
+            some = counts[1] > 0
+            good = some if good is None else tf.logical_and(good, some)
+        return gradients, changes, counted, counts[1] * self._rows, good
+
+    def _change(self, gradients: Any, changes: Any, good: Any) -> None:
+        """The weights, in each replica; the decision is taken outside of them."""
+        strategy = self._place.strategy
+
+        def applied() -> Any:
+            strategy.run(self._apply, args=(gradients,))
+            return tf.constant(True)
+
+        strategy.run(self._set_statistics, args=(changes,))
+        if good is None:
+            applied()
+            return
+        decided = strategy.experimental_local_results(good)[0]
+        tf.cond(decided, applied, lambda: tf.constant(False))
+        if self._scale is not None:
+            self._learn(decided)
+
+    def _set_statistics(self, changes: Any) -> None:
+        for variable, value in zip(self._tally.statistics[: len(changes)], changes, strict=True):
+            variable.value.assign(value)
+
+    # What all steps share.
+
+    def _backward(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        """The gradients of a piece × what it counts, and [what it counts, its rows].
+
+        Nothing may happen where there is no piece any more: random seeds would go on.
+        """
+        with tf.control_dependencies([count]):
+            return self._differentiated(x, y, weight, count)
+
+    def _differentiated(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        model, tally = self._model, self._tally
+        many = self._weighing.pieces > 1
+        weight = self._weighing.sample_weight(y, weight)
+        before = tally.before() if many or tally.weighs_losses else []
+        counts = tf.ones((2,))
+        with tf.GradientTape() as tape:
+            y_pred, loss = forward(model, x, y, weight, training=True, through=self._through)
+            aim = loss
+            if many:
+                own = self._weighing.of(count, weight, y_pred, self._rows)
+                counts = tf.stack([own, tf.cast(count, tf.float32) / self._rows])
+                aim = aim * tf.cast(own, aim.dtype)
+            if self._scale is not None:
+                aim = aim * tf.cast(self._scale.value, aim.dtype)
+        found = tape.gradient(aim, [each.value for each in self._weights])
+        self._has_gradient = [each is not None for each in found]
+        gradients = [each for each in found if each is not None]
+        if not gradients:
+            raise ConfigError("the loss depends on none of the model's trainable weights")
+        if many:
+            gradients = [tf.convert_to_tensor(each) for each in gradients]
+        count_in(model, tally, x, y, y_pred, weight, loss, count, before)
+        return gradients, counts
+
+    def _apply(self, gradients: list[Any]) -> None:
+        pairs = zip(self._weights, self._has_gradient, strict=True)
+        weights = [weight for weight, has in pairs if has]
+        with tf.control_dependencies(gradients):  # weights decay without them, else
+            self._optimizer.apply(gradients, weights)
+
+    def _applied(self, gradients: list[Any]) -> Any:
+        self._apply(gradients)
+        return tf.constant(True)
+
+    def _learn(self, good: Any) -> None:
+        assert self._scale is not None
+        self._scale.learn(good)
+
+    def _as_compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.jit:
+            return function
+        key = (name, replica_number())
+        if key not in self._compiled:
+            self._compiled[key] = tf.function(
+                function, jit_compile=True, reduce_retracing=True, autograph=False
+            )
+        compiled: Callable[..., Any] = self._compiled[key]
+        return compiled

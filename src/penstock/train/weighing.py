@@ -1,0 +1,191 @@
+"""What each piece of a global batch counts, so that all pieces together make one step.
+
+A piece is one micro-batch of one replica. Keras' loss is a mean over its rows; the mean over the
+global batch is the sum of the pieces' losses × what they count, over the sum of what they count::
+
+    gradient = Σ count × ∇(mean loss of the piece) / Σ count
+
+| the loss is reduced by | a piece counts |
+|---|---|
+| `sum_over_batch_size`, `mean` | its rows (with a mask: the entries that are not masked) |
+| `mean_with_sample_weight` | the sum of its sample weights |
+| `sum` | 1, and nothing is divided |
+
+So a short last batch and uneven replicas are right without anyone's knowing the total before.
+Penalties on weights are the same in every piece, and stay what they are. A loss of your own
+(`compute_loss`, `add_loss`) is taken for a mean over rows. Where there is no right weight,
+`Weighing` refuses; with one piece a step everything is Keras' own, and nothing is refused.
+
+While a step is traced (`plainly`), Keras' own scaling of losses by the number of replicas is off,
+and random seeds differ by replica: Keras would drop out the same places on all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.model.runtime import keras, tf
+
+_ROWS = ("sum_over_batch_size", "mean")
+_STRIDE = 0x9E3779B9  # between the seeds of two replicas
+_lock = threading.RLock()
+
+
+class Weighing:
+    """How the pieces of a model's steps are weighed. `pieces`: of a step, on all replicas."""
+
+    def __init__(
+        self, model: Any, pieces: int, class_weight: Mapping[int, float] | None = None
+    ) -> None:
+        self.pieces = pieces
+        self._table = _table(class_weight)
+        self.by = _reduction(model) if pieces > 1 else "rows"
+        if pieces > 1:
+            _refuse_activity(model)
+        if self.by == "sum" and model.losses:
+            raise ConfigError(
+                'a loss with reduction="sum" and penalties on weights cannot be summed over '
+                f'{pieces} pieces a step: use reduction="sum_over_batch_size"'
+            )
+
+    def sample_weight(self, y: Any, given: Any) -> Any:
+        """The weights of rows: those given × those of their classes."""
+        if self._table is None:
+            return given
+        if y is None or isinstance(y, (dict, list, tuple)):
+            raise ConfigError("class_weight needs one output, with classes for targets")
+        weight = _of_classes(y, self._table)
+        return weight if given is None else tf.cast(given, weight.dtype) * weight
+
+    def of(self, count: Any, weight: Any, y_pred: Any, rows: float) -> Any:
+        """What a piece counts, a float32 scalar: about 1 for one of so many rows."""
+        is_real = tf.cast(count > 0, tf.float32)  # and not padding
+        if self.by == "sum":
+            return is_real
+        masks = [_mask(part) for part in keras().tree.flatten(y_pred)]
+        if any(mask is not None for mask in masks):
+            return is_real * self._unmasked(masks, weight) / rows
+        if self.by == "weights" and weight is not None:
+            return is_real * _sum(weight) / rows
+        return tf.cast(count, tf.float32) / rows
+
+    def _unmasked(self, masks: list[Any], weight: Any) -> Any:
+        if len(masks) > 1:
+            raise ConfigError(
+                "several outputs of which some are masked cannot be summed over "
+                f"{self.pieces} pieces a step: each would count something else"
+            )
+        mask = tf.cast(masks[0], tf.float32)
+        if self.by == "weights" and weight is not None:
+            weight = tf.cast(weight, tf.float32)
+            while len(weight.shape) < len(mask.shape):
+                weight = weight[..., None]
+            mask = mask * weight
+        return tf.reduce_sum(mask)
+
+
+def _reduction(model: Any) -> str:
+    compiled = model._compile_loss
+    if compiled is None:
+        return "rows"
+    found = {loss.loss.reduction for loss in compiled._flat_losses if loss.loss is not None}
+    kinds = {"rows" if each in _ROWS else each for each in found}
+    if len(kinds) > 1 or not kinds <= {"rows", "sum", "mean_with_sample_weight"}:
+        named = ", ".join(sorted(repr(each) for each in found))
+        raise ConfigError(
+            "a step of several pieces needs one way to reduce all losses: "
+            f"'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'; the model has {named}"
+        )
+    kind = kinds.pop() if kinds else "rows"
+    if kind == "mean_with_sample_weight":
+        if len(compiled._flat_losses) > 1:
+            raise ConfigError(
+                "several losses with reduction='mean_with_sample_weight' cannot be summed over "
+                "pieces: each would count something else"
+            )
+        return "weights"
+    return str(kind)
+
+
+def _refuse_activity(model: Any) -> None:
+    for layer in model._flatten_layers():
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ConfigError(
+                f"the layer {layer.name!r} has an activity regularizer, which is a sum over rows "
+                "and no mean: it cannot be weighed in a step of several pieces"
+            )
+
+
+def _mask(tensor: Any) -> Any:
+    return getattr(tensor, "_keras_mask", None)
+
+
+def _sum(weight: Any) -> Any:
+    parts = keras().tree.flatten(weight)
+    if len(parts) != 1:
+        raise ConfigError("sample weights for each output cannot be summed over pieces")
+    return tf.reduce_sum(tf.cast(parts[0], tf.float32))
+
+
+def _table(class_weight: Mapping[int, float] | None) -> Any:
+    if not class_weight:
+        return None
+    if any(isinstance(key, bool) or int(key) != key or key < 0 for key in class_weight):
+        raise ConfigError(f"class_weight must be by class, 0, 1, …; got {sorted(class_weight)}")
+    table = [1.0] * (max(map(int, class_weight)) + 2)  # the last: classes that are not named
+    for key, weight in class_weight.items():
+        table[int(key)] = float(weight)
+    return table
+
+
+def _of_classes(y: Any, table: list[float]) -> Any:
+    if len(y.shape) > 1 and y.shape[-1] != 1:
+        classes = tf.argmax(y, axis=-1, output_type=tf.int32)
+    else:
+        classes = tf.cast(tf.reshape(y, (-1,)), tf.int32)
+    return tf.gather(tf.constant(table), tf.clip_by_value(classes, 0, len(table) - 1))
+
+
+@contextlib.contextmanager
+def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
+    """While this lasts, losses are what one replica computes, seeds are each replica's own, and
+    the optimizer takes gradients as they are: they are summed already."""
+    if replicas == 1:
+        yield
+        return
+    losses: Any = importlib.import_module("keras.src.losses.loss")
+    seeds = keras().random.SeedGenerator
+    with _lock:
+        before = (losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution)
+        drawn = seeds.next
+        losses.scale_loss_for_distribution = _as_it_is
+        losses.unscale_loss_for_distribution = _as_it_is
+        seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
+        if optimizer is not None:
+            vars(optimizer)["_all_reduce_sum_gradients"] = _as_it_is
+        try:
+            yield
+        finally:
+            if optimizer is not None:
+                del vars(optimizer)["_all_reduce_sum_gradients"]
+            losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
+            seeds.next = drawn
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _apart(seed: Any) -> Any:
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        return seed
+    replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+    first = tf.cast(seed[0], tf.int64) + replica * _STRIDE
+    moved = tf.stack([first & 0x7FFFFFFF, tf.cast(seed[1], tf.int64)])
+    return tf.cast(moved, seed.dtype)

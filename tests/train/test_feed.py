@@ -1,0 +1,349 @@
+"""Feeds: each row once an epoch, whoever reads it and however it is cut; positions are exact."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import ConfigError, InputError
+from penstock.train.feed import Feed, feed_for
+from penstock.train.feed.cut import cut
+from tests.model import tensorflow_process
+from tests.model.tensorflow_process import in_tensorflow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tensorflow_process_ends() -> Iterator[None]:
+    yield
+    tensorflow_process.end()
+
+
+def elements(feed: Feed, epoch: int = 0, start: int = 0) -> list[tuple[list[int], int]]:
+    """The y of an epoch's elements, with counts; of an endless feed up to a step of padding."""
+    found: list[tuple[list[int], int]] = []
+    width = feed.share.elements
+    for _x, y, _weight, count in feed.dataset(epoch, start):
+        found.append((y.numpy().ravel().tolist(), int(count)))
+        step = found[-width:]
+        if not feed.ends_together and len(found) % width == 0 and not any(n for _, n in step):
+            return found[:-width]
+    return found
+
+
+def real(feed: Feed, epoch: int = 0, start: int = 0) -> list[int]:
+    return [row for rows, count in elements(feed, epoch, start) for row in rows[:count]]
+
+
+def check_padding(feed: Feed) -> None:
+    for rows, count in elements(feed):
+        assert len(rows) == max(count, 1)
+
+
+def many_ways() -> Iterator[dict[str, int]]:
+    for batch_size, workers, micros, replicas in (
+        (7, 1, 1, 1),
+        (16, 1, 2, 2),
+        (16, 2, 1, 2),
+        (1, 2, 1, 1),
+        (64, 3, 2, 1),
+        (7, 3, 2, 2),
+    ):
+        yield {
+            "batch_size": batch_size,
+            "workers": workers,
+            "micros": micros,
+            "replicas": replicas,
+        }
+
+
+def feeds(make: Any, workers: int, **options: Any) -> list[Feed]:
+    return [feed_for(*make(), worker=(index, workers), **options) for index in range(workers)]
+
+
+@in_tensorflow
+def test_arrays_give_each_row_once_however_they_are_cut() -> None:
+    rows = np.arange(37)
+    for way in many_ways():
+        every = feeds(lambda: (rows * 2.0, rows), seed=3, **way)
+        assert sorted(row for feed in every for row in real(feed)) == rows.tolist()
+        steps = {len(elements(feed)) / feed.share.elements for feed in every}
+        assert steps == {every[0].steps} == {-(-37 // way["batch_size"])}
+        check_padding(every[-1])
+
+
+@in_tensorflow
+def test_pieces_are_those_of_the_pure_cut() -> None:
+    import tensorflow as tf
+
+    rows = np.arange(23)
+    dataset = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(4)
+    for way in many_ways():
+        size, workers = way["batch_size"], way["workers"]
+        expected: list[list[list[int]]] = [[] for _ in range(workers)]
+        for at in range(0, len(rows), size):
+            parts = cut(len(rows[at : at + size]), workers, way["micros"], way["replicas"])
+            for worker, spans in enumerate(parts):
+                expected[worker] += [list(range(at + a, at + b)) for a, b in spans]
+        for make in (lambda: (rows, rows), lambda: (dataset,)):
+            for index, feed in enumerate(feeds(make, shuffle=False, **way)):
+                assert [got[:count] for got, count in elements(feed)] == expected[index]
+
+
+@in_tensorflow
+def test_an_order_is_drawn_for_each_epoch_and_is_the_same_again() -> None:
+    rows = np.arange(50)
+    one, again = (feed_for(rows, rows, batch_size=8, seed=5) for _ in range(2))
+    assert real(one, 0) != real(one, 1)
+    assert real(one, 1) == real(again, 1)
+    assert real(feed_for(rows, rows, batch_size=8, seed=6), 0) != real(one, 0)
+    assert real(feed_for(rows, rows, batch_size=8, shuffle=False)) == rows.tolist()
+    assert real(feed_for(rows, rows, batch_size=8, training=False)) == rows.tolist()
+    two = feed_for(rows, rows, batch_size=8, replicas=2, seed=5)
+    assert real(two) == real(one)
+    assert elements(two, 2, start=3) == elements(two, 2)[3 * 2 :]
+    assert real(two.recut(3), 2, start=3) == real(two, 2)[3 * 8 :]
+    assert len(elements(two.recut(3))) == 3 * len(elements(two))
+
+
+@in_tensorflow
+def test_what_arrays_look_like_stays() -> None:
+    strided = np.arange(24, dtype=np.uint8).reshape(6, 4)[:, ::2]
+    x = {"a": [strided, np.array(list("abcdef"))], "b": np.arange(6.0)}
+    x["b"].flags.writeable = False
+    feed = feed_for(x, None, np.ones(6, np.float16), batch_size=4, seed=1)
+    order = feed.order(0)  # type: ignore[attr-defined]
+    (x0, y, weight, count), _last = feed.dataset(0)
+    assert (y, int(count), weight.dtype.name) == (None, 4, "float16")
+    assert x0["a"][0].numpy().tolist() == strided[order[:4]].tolist()
+    assert x0["a"][0].dtype.name == "uint8"
+    assert x0["a"][1].numpy().tolist() == [b"abcdef"[at : at + 1] for at in order[:4]]
+    assert x0["b"].dtype.name == "float32"  # as Keras has it
+    assert feed.dataset(0).element_spec[0]["a"][0].shape.as_list() == [None, 2]
+
+
+@in_tensorflow
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    x = np.arange(64 << 14, dtype=np.int64).reshape(64, 1 << 14)
+    feed = feed_for(x, np.arange(64), batch_size=4, seed=2)
+    held = [(x.numpy(), y.numpy()) for epoch in range(3) for x, y, _, _ in feed.dataset(epoch)]
+    for rows, numbers in held:
+        assert np.array_equal(rows, x[numbers])
+
+
+@in_tensorflow
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    rows = np.arange(10)
+    for arguments, message in (
+        ((None,), "expected data to train on"),
+        ((rows, rows[:9]), "x has 10, y has 9"),
+        (({"a": rows, "b": rows[1:]},), r"x\['a'\] has 10, x\['b'\] has 9"),
+        ((rows[:0],), "at least one row"),
+        (([1, 2, 3],), "x: expected an array.*got a list of int"),
+        ((rows, "label"), "y: expected an array.*got a str"),
+        ((np.array([{}, {}]),), "numbers or texts"),
+        ((np.float32(1),), "got a float32"),
+        ((object(),), "got a object"),
+    ):
+        with pytest.raises(InputError, match=message):
+            feed_for(*arguments)
+    with pytest.raises(ConfigError, match="batch_size: expected at least 1, got 0"):
+        feed_for(rows, batch_size=0)
+    with pytest.raises(ConfigError, match="shard: expected one of auto"):
+        feed_for(rows, shard="rows")
+    with pytest.raises(ConfigError, match=r"for tf\.data sets that read files"):
+        feed_for(rows, shard="file")
+
+
+@in_tensorflow
+def test_workers_with_their_own_arrays_go_on_with_padding() -> None:
+    own = [np.arange(5), np.arange(100, 117)]
+    for index, rows in enumerate(own):
+        feed = feed_for(rows, rows, batch_size=5, worker=(index, 2), replicas=2, shard="off")
+        assert (feed.policy, feed.steps, feed.rows, feed.ends_together) == (
+            "off",
+            None,
+            None,
+            False,
+        )
+        assert sorted(real(feed)) == rows.tolist()
+        assert [int(element[3]) for element in feed.dataset(0, start_step=99).take(4)] == [0] * 4
+        check_padding(feed)
+
+
+def numbered_files(folder: Path, counts: list[int]) -> list[str]:
+    import tensorflow as tf
+
+    paths, number = [], itertools.count()
+    for place, count in enumerate(counts):
+        paths.append(str(folder / f"{place}.tfrecord"))
+        with tf.io.TFRecordWriter(paths[-1]) as file:
+            for _ in range(count):
+                file.write(str(next(number)).encode())
+    return paths
+
+
+def parsed(dataset: Any) -> Any:
+    import tensorflow as tf
+
+    def pair(line: Any) -> Any:
+        return tf.strings.to_number(line, tf.float32), tf.strings.to_number(line, tf.int32)
+
+    return dataset.map(pair)
+
+
+@in_tensorflow
+def test_files_are_shared_where_there_are_enough(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    paths = numbered_files(tmp_path, [5, 9, 2, 1])
+    listed = tf.data.Dataset.list_files(str(tmp_path / "*.tfrecord"), seed=7)
+    for workers, dataset in (
+        (2, parsed(tf.data.TFRecordDataset(paths)).batch(4)),
+        (3, parsed(tf.data.TFRecordDataset(paths, num_parallel_reads=2)).shuffle(50).batch(4)),
+        (2, parsed(listed.interleave(tf.data.TFRecordDataset)).batch(3)),
+    ):
+        every = feeds(lambda dataset=dataset: (dataset,), workers, batch_size=5, replicas=2)
+        assert {feed.policy for feed in every} == {"file"}
+        assert {feed.ends_together for feed in every} == {False}
+        parts = [real(feed) for feed in every]
+        assert sorted(itertools.chain(*parts)) == list(range(17))
+        assert all(parts)
+    check_padding(every[-1])
+    few = feeds(lambda: (parsed(tf.data.TFRecordDataset(paths[:2])).batch(4),), 3, batch_size=5)
+    assert {feed.policy for feed in few} == {"data"}
+    assert sorted(itertools.chain(*map(real, few))) == list(range(14))
+    with pytest.raises(ConfigError, match=r"as many files as workers.*got 2 files for 3 workers"):
+        feed_for(parsed(tf.data.TFRecordDataset(paths[:2])).batch(4), worker=(0, 3), shard="file")
+    asked = feed_for(parsed(tf.data.TFRecordDataset(paths)).batch(4), worker=(0, 2), shard="data")
+    assert (asked.policy, asked.ends_together) == ("data", True)
+
+
+@in_tensorflow
+def test_a_shuffled_dataset_has_the_order_of_the_epoch_also_when_resumed() -> None:
+    import tensorflow as tf
+
+    def made() -> Any:
+        numbers = tf.data.Dataset.range(40)
+        return tf.data.Dataset.zip((numbers, numbers)).shuffle(40, seed=9).batch(3)
+
+    through = feed_for(made(), batch_size=8, replicas=2)
+    orders = [real(through, epoch) for epoch in range(3)]
+    assert len({tuple(order) for order in orders}) == 3
+    resumed = feed_for(made(), batch_size=8, replicas=2)
+    assert resumed.dataset(0).element_spec[3].shape == []  # looked at, not begun
+    assert real(resumed, 2, start=2) == orders[2][16:]
+    with pytest.warns(RuntimeWarning, match="another order of rows than it began"):
+        resumed.dataset(2, start_step=1)
+    two = feeds(lambda: (made(),), 2, batch_size=8)
+    assert sorted(real(two[0], 1) + real(two[1], 1)) == list(range(40))
+
+
+@in_tensorflow
+def test_datasets_that_cannot_be_cut_are_refused() -> None:
+    import tensorflow as tf
+
+    numbers = tf.data.Dataset.range(10)
+    for dataset, message in (
+        (numbers, r"expected a data set of batches, got rows"),
+        (numbers.batch(2).repeat(), "got one repeated for ever"),
+        (tf.data.Dataset.from_tensors(tf.ragged.constant([[1], []])), "dense tensors"),
+        (tf.data.Dataset.zip((numbers,) * 4).batch(2), "got 4 components"),
+    ):
+        with pytest.raises(InputError, match=message):
+            feed_for(dataset)
+    with pytest.raises(InputError, match="y comes with x in the elements of a data set"):
+        feed_for(numbers.batch(2), np.arange(10))
+    unseeded = numbers.map(lambda n: (n, n)).shuffle(10).batch(2)
+    with pytest.raises(InputError, match="a shuffle without a seed"):
+        feed_for(unseeded, worker=(0, 2))
+    alone = feed_for(unseeded, batch_size=3)
+    assert sorted(real(alone)) == list(range(10))
+    with pytest.warns(RuntimeWarning, match="has no seed"):
+        alone.dataset(0, start_step=1)
+
+
+@in_tensorflow
+def test_a_source_is_read_by_columns(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    from penstock.data import open_source
+
+    path, rows = tmp_path / "rows.parquet", np.arange(700)
+    columns = {"a": rows * 2.0, "b": rows * 3, "target": rows}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100)
+    feed = feed_for(path, "target", batch_size=64, seed=4)
+    assert (feed.rows, feed.steps, feed.policy) == (700, 11, "data")
+    assert sorted(real(feed)) == rows.tolist()
+    assert real(feed) != rows.tolist()
+    assert real(feed, 0) != real(feed, 1)
+    assert real(feed, 1, start=9) == real(feed, 1)[9 * 64 :]
+    for x, y, _, _ in feed.dataset(0):
+        assert np.array_equal(x["a"], y.numpy() * 2.0)
+    assert real(feed_for(path, "target", shuffle=False, batch_size=64), start=5) == list(
+        range(320, 700)
+    )
+    three = feeds(lambda: (str(path), "target"), 3, batch_size=64)
+    assert sorted(itertools.chain(*map(real, three))) == rows.tolist()
+    with pytest.raises(InputError, match=r"y: expected the name of a column.*got 'label'"):
+        feed_for(path, "label")
+    arrays = open_source({"x": rows, "label": rows, "weight": rows * 0.5})
+    held = feed_for(arrays, batch_size=64)
+    assert (held.policy, sorted(real(held))) == ("rows", rows.tolist())
+    assert next(iter(held.dataset(0)))[2] is not None
+
+
+@in_tensorflow
+def test_images_are_read_one_by_one_by_every_worker_its_own(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from penstock.data import open_source
+
+    for shade in range(7):
+        Image.new("RGB", (4, 4), (shade, shade, shade)).save(tmp_path / f"{shade}.png")
+    source = open_source(tmp_path, size=(4, 4))
+    seen = []
+    for index in range(2):
+        feed = feed_for(source, batch_size=4, worker=(index, 2), seed=1)
+        assert feed.policy == "rows"
+        for x, y, _, count in feed.dataset(0):
+            assert y is None
+            seen += x.numpy()[: int(count), 0, 0, 0].tolist()
+    assert sorted(seen) == list(range(7))
+
+
+@in_tensorflow
+def test_batches_from_python() -> None:
+    import keras
+
+    def made() -> Iterator[Any]:
+        for at in range(0, 20, 6):
+            rows = np.arange(at, min(at + 6, 20))
+            yield {"n": rows}, rows
+
+    feed = feed_for(made, batch_size=8)
+    assert real(feed, 0) == real(feed, 1) == list(range(20))
+    assert real(feed, 0, start=2) == [16, 17, 18, 19]
+    once = feed_for(made(), batch_size=8)
+    assert real(once) == list(range(20))
+    with pytest.raises(Exception, match="gone through once"):
+        real(once)
+
+    class Known(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, at: int) -> Any:
+            rows = np.arange(at * 4, at * 4 + 4)
+            return rows, rows
+
+    two = feeds(lambda: (Known(),), 2, batch_size=6, seed=3)
+    assert sorted(itertools.chain(*map(real, two))) == list(range(20))
+    assert real(feed_for(Known(), shuffle=False)) == list(range(20))
+    with pytest.raises(InputError, match="at least one batch"):
+        feed_for(iter([]))

@@ -1,0 +1,346 @@
+"""`fit` ends with the weights and the history of `Model.fit`, however a step is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import (
+    CLASSES,
+    WIDTH,
+    furthest,
+    network,
+    process_of_two_cpus,
+    rows,
+    two_cpus,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+def fitted(model: Any, *data: Any, **options: Any) -> Any:
+    import penstock
+
+    settings = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0, **options}
+    return penstock.train.fit(model, *data, **settings)
+
+
+def expected(model: Any, *data: Any, **options: Any) -> Any:
+    settings = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0, **options}
+    return model.fit(*data, **settings)
+
+
+def same_history(got: Any, wanted: Any) -> None:
+    assert set(got.history) == set(wanted.history)
+    assert got.epoch == wanted.epoch
+    for name, values in wanted.history.items():
+        np.testing.assert_allclose(got.history[name], values, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+# 37 rows in batches of 8: the last has 5, which are fewer than the 8 pieces of two replicas with
+# four micro-batches each.
+@pytest.mark.parametrize(
+    ("by", "strategy", "accumulate"),
+    [
+        ("sgd", "one", 1),
+        ("sgd", "one", 4),
+        ("adam", "one", 4),
+        ("adamw", "one", 3),
+        ("sgd", "mirrored", 1),
+        ("sgd", "mirrored", 4),
+        ("adam", "mirrored", 4),
+        ("adamw", "mirrored", 2),
+    ],
+)
+@in_tensorflow
+def test_weights_and_history_are_those_of_one_device(
+    by: str, strategy: str, accumulate: int
+) -> None:
+    two_cpus()
+    x, y = rows()
+    reference, model = network(by), network(by)
+    wanted = expected(reference, x, y, validation_data=(x[:11], y[:11]))
+    got = fitted(
+        model,
+        x,
+        y,
+        validation_data=(x[:11], y[:11]),
+        strategy=strategy,
+        accumulate=accumulate,
+    )
+    same_history(got, wanted)
+    assert furthest(got.model, reference) < 2e-6
+    assert furthest(model, reference) < 2e-6  # the caller's own
+    assert got.report["replicas"] == (2 if strategy == "mirrored" else 1)
+    assert got.report["micros"] == accumulate
+    assert got.report["steps"] == 10
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+@in_tensorflow
+def test_sample_weights_count_as_in_one_batch(reduction: str) -> None:
+    import keras
+
+    two_cpus()
+    x, y = rows()
+    weight = np.linspace(0.1, 2.0, len(x)).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+    settings = {"loss": loss, "metrics": [], "weighted_metrics": ["accuracy"]}
+    reference = network(**settings)
+    wanted = expected(reference, x, y, sample_weight=weight)
+    for strategy, accumulate in (("one", 3), ("mirrored", 2)):
+        got = fitted(
+            network(**settings),
+            x,
+            y,
+            sample_weight=weight,
+            strategy=strategy,
+            accumulate=accumulate,
+        )
+        assert furthest(got.model, reference) < 5e-6
+        np.testing.assert_allclose(got.history["accuracy"], wanted.history["accuracy"], rtol=1e-5)
+
+
+@in_tensorflow
+def test_class_weights_and_penalties_on_weights() -> None:
+    import keras
+
+    two_cpus()
+    x, y = rows()
+    classes = {0: 0.5, 2: 3.0}
+
+    def model() -> Any:
+        return network("sgd", lambda: keras.layers.Dense(5, kernel_regularizer="l2"))
+
+    reference = model()
+    wanted = expected(reference, x, y, class_weight=classes)
+    got = fitted(model(), x, y, class_weight=classes, strategy="mirrored", accumulate=2)
+    assert furthest(got.model, reference) < 2e-6
+    same_history(got, wanted)
+
+
+@in_tensorflow
+def test_masked_entries_do_not_count() -> None:
+    import keras
+
+    two_cpus()
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 3, (21, 6))  # 0 is masked: each row has another number of entries
+    y = draw.normal(size=(21, 6, 1)).astype("float32")
+
+    def model() -> Any:
+        keras.utils.set_random_seed(1)
+        made = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Embedding(3, 4, mask_zero=True), keras.layers.Dense(1)]
+        )
+        made.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        return made
+
+    reference = model()
+    expected(reference, x, y)
+    got = fitted(model(), x, y, strategy="mirrored", accumulate=2)
+    assert furthest(got.model, reference) < 2e-6
+
+
+@in_tensorflow
+def test_several_inputs_and_outputs() -> None:
+    import keras
+
+    two_cpus()
+    x, y = rows(32)
+    data = {"left": x, "right": x * 2}
+    targets = {"kind": y, "size": x[:, :1]}
+
+    def model() -> Any:
+        keras.utils.set_random_seed(1)
+        left, right = keras.Input((WIDTH,), name="left"), keras.Input((WIDTH,), name="right")
+        both = keras.layers.Dense(8, "tanh")(keras.layers.Concatenate()([left, right]))
+        outputs = {
+            "kind": keras.layers.Dense(CLASSES, "softmax", name="kind")(both),
+            "size": keras.layers.Dense(1, name="size")(both),
+        }
+        made = keras.Model({"left": left, "right": right}, outputs)
+        made.compile(
+            keras.optimizers.SGD(0.1),
+            {"kind": "sparse_categorical_crossentropy", "size": "mse"},
+            loss_weights={"kind": 1.0, "size": 0.3},
+            metrics={"kind": ["accuracy"], "size": ["mae"]},
+        )
+        return made
+
+    reference = model()
+    wanted = expected(reference, data, targets, validation_data=(data, targets))
+    got = fitted(
+        model(), data, targets, validation_data=(data, targets), strategy="mirrored", accumulate=2
+    )
+    same_history(got, wanted)
+    assert furthest(got.model, reference) < 2e-6
+
+
+@in_tensorflow
+def test_statistics_are_averaged_by_rows_over_the_replicas() -> None:
+    import keras
+
+    two_cpus()
+    x, _ = rows(7)  # of one batch: 4 rows on the first replica, 3 on the second
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [
+            keras.Input((WIDTH,)),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.Dense(3),
+        ]
+    )
+    model.compile("sgd", "mse")
+    got = fitted(model, x, x[:, :3], strategy="mirrored", epochs=1)
+    mean, variance = (each.numpy() for each in got.model.layers[0].non_trainable_variables)
+    np.testing.assert_allclose(mean, 0.1 * x.mean(axis=0), rtol=1e-4, atol=1e-6)
+    of_parts = (4 * x[:4].var(axis=0) + 3 * x[4:].var(axis=0)) / 7
+    np.testing.assert_allclose(variance, 0.9 + 0.1 * of_parts, rtol=1e-4)
+    for variable in got.model.layers[0].non_trainable_variables:
+        copies = [each.numpy() for each in variable.value.values]
+        np.testing.assert_array_equal(*copies)
+
+
+@in_tensorflow
+def test_replicas_drop_out_different_places() -> None:
+    import keras
+    import tensorflow as tf
+
+    two_cpus()
+    x = np.ones((8, 64), "float32")
+    drawn = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros(64))
+
+    class Remember(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            if context := tf.distribute.get_replica_context():  # not while it is built
+                drawn.insert(tf.cast(context.replica_id_in_sync_group, tf.int64), inputs[0])
+            return inputs
+
+    def model() -> Any:
+        made = keras.Sequential(
+            [keras.Input((64,)), keras.layers.Dropout(0.5), Remember(), keras.layers.Dense(1)]
+        )
+        made.compile("sgd", "mse")
+        return made
+
+    fitted(model, x, x[:, :1], strategy="mirrored", epochs=1)
+    first, second = drawn.lookup(tf.constant([0, 1], tf.int64)).numpy()
+    assert set(np.unique(first)) == {0.0, 2.0} == set(np.unique(second))
+    assert (first != second).any()
+
+
+@in_tensorflow
+def test_fewer_rows_than_a_batch_and_than_replicas() -> None:
+    two_cpus()
+    x, y = rows(1)
+    reference = network()
+    expected(reference, x, y)
+    got = fitted(network(), x, y, strategy="mirrored", accumulate=2)
+    assert got.report["steps"] == 2
+    assert furthest(got.model, reference) < 1e-6
+
+
+@in_tensorflow
+def test_rows_are_shuffled_anew_each_epoch_by_the_seed() -> None:
+    two_cpus()
+    x, y = rows()
+    runs = [fitted(network(), x, y, shuffle=True, seed=seed).model for seed in (1, 1, 2)]
+    assert furthest(runs[0], runs[1]) == 0
+    assert furthest(runs[0], runs[2]) > 0
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_the_end_of_a_data_set_of_unknown_length_changes_nothing(strategy: str) -> None:
+    """Weights decay, counters and random seeds go on without any data, unless they are kept."""
+    import keras
+    import tensorflow as tf
+
+    two_cpus()
+    x, y = rows()
+    reference = network("adamw")
+    expected(reference, x, y)
+    model = network("adamw", lambda: keras.layers.Dropout(0.0, seed=3))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda *_: True).batch(5)
+    got = fitted(model, data, strategy=strategy, accumulate=2)
+    got_weights = [each.numpy() for each in got.model.trainable_variables]
+    for one, two in zip(got_weights, reference.get_weights(), strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-6)
+    assert int(got.model.optimizer.iterations.numpy()) == 10
+    assert got.report["steps"] == 10
+
+
+@in_tensorflow
+def test_compiled_by_xla_the_weights_are_the_same() -> None:
+    two_cpus()
+    import keras
+
+    def model() -> Any:
+        return network("adam", lambda: keras.layers.Dropout(0.0, seed=1))
+
+    x, y = rows(32)
+    reference = model()
+    expected(reference, x, y)
+    for strategy, accumulate in (("one", 1), ("one", 2), ("mirrored", 1)):
+        got = fitted(model(), x, y, strategy=strategy, accumulate=accumulate, jit=True)
+        assert got.report["jit"] is True
+        assert furthest(got.model, reference) < 1e-5
+
+
+@in_tensorflow
+def test_gradients_are_clipped_after_they_are_summed() -> None:
+    import keras
+
+    two_cpus()
+    x, y = rows(8)
+    reference = network("sgd")
+    reference.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.05),
+        "sparse_categorical_crossentropy",
+    )
+    expected(reference, x, y)
+    for strategy, accumulate in (("one", 1), ("mirrored", 2)):
+        got = fitted(network("sgd"), x, y, clip_norm=0.05, strategy=strategy, accumulate=accumulate)
+        assert furthest(got.model, reference) < 1e-6
+    assert furthest(fitted(network("sgd"), x, y).model, reference) > 1e-3
+
+
+@in_tensorflow
+def test_data_is_copied_ahead_to_the_device() -> None:
+    """To a CPU, here; components that do not exist stay out of it."""
+    from penstock.train import strategies
+
+    two_cpus()
+    x, y = rows()
+    reference = network()
+    wanted = expected(reference, x, y, validation_data=(x, y))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategies, "_ahead", lambda: "/cpu:0")
+        for accumulate in (1, 2):
+            got = fitted(network(), x, y, validation_data=(x, y), accumulate=accumulate)
+            same_history(got, wanted)
+            assert furthest(got.model, reference) < 1e-6
+
+
+@in_tensorflow
+def test_the_summary_is_written_for_the_launcher(tmp_path: Path) -> None:
+    import json
+    import os
+
+    path = tmp_path / "summary.json"
+    os.environ["PENSTOCK_TRAIN_SUMMARY"] = str(path)
+    try:
+        got = fitted(network(), *rows())
+    finally:
+        del os.environ["PENSTOCK_TRAIN_SUMMARY"]
+    assert json.loads(path.read_text()) == got.report

@@ -1,0 +1,187 @@
+"""Callbacks see what `Model.fit` would show them; on the chief alone they write."""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import ConfigError
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+def recorder() -> Any:
+    import keras
+
+    class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+        """Every call, with the logs as numbers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[Any] = []
+
+        def _called(self, name: str, *arguments: Any, logs: Any = None) -> None:
+            at = arguments[0] if isinstance(arguments[0], int) else None
+            logs = arguments[-1] if logs is None and not isinstance(arguments[-1], int) else logs
+            self.calls.append((name, at, dict(logs or {})))
+
+    for moment in ("train", "epoch", "train_batch", "test", "test_batch"):
+        for end in ("begin", "end"):
+            name = f"on_{moment}_{end}"
+            setattr(Recorder, name, functools.partialmethod(Recorder._called, name))
+    return Recorder()
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_the_same_calls_with_the_same_logs_as_in_keras(strategy: str) -> None:
+    import penstock
+
+    two_cpus()
+    x, y = rows(21)
+    settings = {
+        "batch_size": 8,
+        "epochs": 2,
+        "shuffle": False,
+        "verbose": 0,
+        "validation_data": (x[:9], y[:9]),
+    }
+    wanted, got = recorder(), recorder()
+    network().fit(x, y, callbacks=[wanted], **settings)
+    penstock.train.fit(network(), x, y, callbacks=[got], strategy=strategy, **settings)
+    assert [call[:2] for call in got.calls] == [call[:2] for call in wanted.calls]
+    for (name, at, logs), (_, _, reference) in zip(got.calls, wanted.calls, strict=True):
+        if strategy == "mirrored" and name == "on_test_batch_end":
+            continue  # on each replica its own, until the end
+        assert set(logs) == set(reference), (name, at)
+        for key, value in reference.items():
+            assert logs[key] == pytest.approx(value, rel=1e-5, abs=1e-6), (name, at, key)
+
+
+def fake_tensorboard() -> set[str]:
+    """In place of the package `tensorboard`: the names of the scalars that are written."""
+    written: set[str] = set()
+    module: Any = types.ModuleType("tensorboard.summary.v2")
+    module.scalar = lambda name, *_, **__: written.add(name)
+    for name in ("tensorboard", "tensorboard.summary"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    sys.modules[module.__name__] = module
+    return written
+
+
+@in_tensorflow
+def test_keras_callbacks_work_under_a_strategy(tmp_path: Path) -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    rates: list[float] = []
+    written = fake_tensorboard()
+    history = penstock.train.fit(
+        network(),
+        x,
+        y,
+        batch_size=8,
+        epochs=6,
+        verbose=0,
+        strategy="mirrored",
+        validation_data=(x, y),
+        callbacks=[
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: rates.append(logs["learning_rate"])
+            ),
+            keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True),
+            keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+            keras.callbacks.TensorBoard(tmp_path / "board"),
+            keras.callbacks.EarlyStopping("val_accuracy", min_delta=2.0, patience=1),
+        ],
+    )
+    assert history.epoch == [0, 1]  # stopped early
+    np.testing.assert_allclose(rates, [0.05, 0.025], rtol=1e-6)
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    assert {"epoch_loss", "epoch_accuracy", "epoch_learning_rate"} <= written
+    loaded = keras.models.load_model(tmp_path / "best.keras")
+    assert loaded.evaluate(x, y, verbose=0)[0] == pytest.approx(
+        min(history.history["val_loss"]), rel=1e-5
+    )
+
+
+@in_tensorflow
+def test_workers_but_the_chief_write_nowhere_and_show_nothing(tmp_path: Path) -> None:
+    import keras
+
+    from penstock.train.callbacks import Listeners
+
+    model = network()
+    writers = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "at-{epoch}.keras"),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    params = {"verbose": 1, "epochs": 1, "steps": 1}
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        listeners = Listeners(model, writers, params, chief=False, alone=False)
+        folder = Path(writers[0].filepath).parent.parent
+        listeners.tell("train_begin", {})
+        listeners.tell("epoch_begin", 0, {})
+        listeners.tell("epoch_end", 0, {"loss": 1.0})
+        listeners.tell("train_end", {})
+        assert [path.name for path in sorted(folder.glob("*/*"))] == ["at-1.keras", "log.csv"]
+        listeners.close()
+    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
+    assert shown.getvalue() == ""
+    restoring = keras.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(ConfigError, match="checkpoints="):
+        Listeners(model, [restoring], params, chief=True, alone=False)
+
+
+@in_tensorflow
+def test_logs_are_fetched_when_somebody_looks() -> None:
+    from penstock.train.callbacks import Logs
+
+    fetched = []
+
+    def fetch() -> dict[str, float]:
+        fetched.append(1)
+        return {"loss": 0.5}
+
+    logs = Logs(fetch)
+    assert not fetched
+    assert logs["loss"] == 0.5
+    assert dict(logs) == {"loss": 0.5} == {**logs}
+    assert list(logs.items()) == [("loss", 0.5)]
+    assert fetched == [1]
+    assert dict(Logs(fetch)) == {"loss": 0.5}
+    assert {**Logs(fetch)} == {"loss": 0.5}
+    assert "loss" in Logs(fetch)
+    assert len(Logs(fetch)) == 1
+
+
+@in_tensorflow
+def test_the_chief_shows_a_progress_bar() -> None:
+    import penstock
+
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        penstock.train.fit(network(), *rows(), batch_size=8, epochs=2, verbose=1)
+    assert "Epoch 2/2" in shown.getvalue()
+    assert "accuracy" in shown.getvalue()

@@ -1,0 +1,162 @@
+"""A model moved into a strategy's scope keeps all that it has learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import ConfigError
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import WIDTH, furthest, network, process_of_two_cpus, rows, two_cpus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+@in_tensorflow
+def test_weights_optimizer_and_settings_go_along() -> None:
+    import penstock
+
+    two_cpus()
+    x, y = rows(32)
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference, model = network("adam"), network("adam")
+    for each in (reference, model):
+        each.fit(x, y, epochs=2, **settings)
+    model.optimizer.learning_rate = 0.003
+    reference.optimizer.learning_rate = 0.003
+    reference.fit(x, y, **settings)
+    got = penstock.train.fit(model, x, y, strategy="mirrored", **settings)
+    assert furthest(got.model, reference) < 2e-6
+    assert got.model is not model
+    assert int(got.model.optimizer.iterations.numpy()) == 12
+    assert float(got.model.optimizer.learning_rate.numpy()) == pytest.approx(0.003)
+    again = penstock.train.fit(got.model, x, y, strategy="mirrored", **settings)
+    reference.fit(x, y, **settings)
+    assert furthest(again.model, reference) < 2e-6
+
+
+@in_tensorflow
+def test_a_strategy_from_code_and_the_scope_of_one() -> None:
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train.strategies import place
+
+    two_cpus()
+    x, y = rows(16)
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference = network()
+    reference.fit(x, y, **settings)
+    strategy = place("mirrored").strategy
+    given = penstock.train.fit(network(), x, y, strategy=strategy, **settings)
+    with strategy.scope():
+        model = network()
+        found = penstock.train.fit(model, x, y, **settings)
+        with pytest.raises(ConfigError, match="in the scope of a strategy"):
+            penstock.train.fit(model, x, y, strategy="one", **settings)
+    assert found.model is model
+    for got in (given, found):
+        assert got.report["replicas"] == 2
+        assert furthest(got.model, reference) < 1e-6
+    for precision, far in ((None, 1e-6), ("mixed_float16", 0.02)):
+        one = tf.distribute.OneDeviceStrategy("/cpu:1")
+        got = penstock.train.fit(network(), x, y, strategy=one, precision=precision, **settings)
+        assert furthest(got.model, reference) < far
+        assert "CPU:1" in got.model.weights[0].value.device
+    # And back again, to one device.
+    reference.fit(x, y, **settings)
+    alone = penstock.train.fit(model, x, y, strategy="one", **settings)
+    assert furthest(alone.model, reference) < 1e-6
+    assert isinstance(alone.model.weights[0].value, tf.Variable)
+    assert not hasattr(alone.model.weights[0].value, "values")
+
+
+@in_tensorflow
+def test_layers_losses_and_models_of_the_callers_own() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+
+    class Scaled(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.factor = self.add_weight(shape=(shape[-1],), initializer="ones", name="factor")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs * self.factor
+
+    def squared(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
+
+    def model() -> Any:
+        keras.utils.set_random_seed(4)
+        made = keras.Sequential([keras.Input((WIDTH,)), Scaled(), keras.layers.Dense(2)])
+        made.compile(keras.optimizers.SGD(0.1), squared, metrics=[squared])
+        return made
+
+    x, _ = rows()
+    reference = model()
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference.fit(x, x[:, :2], **settings)
+    got = penstock.train.fit(model(), x, x[:, :2], strategy="mirrored", **settings)
+    assert furthest(got.model, reference) < 1e-6
+    assert set(got.history) == {"loss", "squared"}
+
+
+@in_tensorflow
+def test_a_model_without_weights_yet_is_built_from_the_data() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    for strategy in ("mirrored", "one"):
+        got = penstock.train.fit(model, x, y, batch_size=8, strategy=strategy, verbose=0)
+        assert got.model.built
+        assert np.isfinite(got.history["loss"]).all()
+
+
+@in_tensorflow
+def test_a_model_that_keras_cannot_make_again_is_refused_with_a_way_out() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+
+    class Fixed(keras.Model):  # type: ignore[misc]
+        def __init__(self, width: Any) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(len(width))
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    def model() -> Any:
+        made = Fixed(object.__sizeof__ and [1, 2])
+        made.compile("sgd", "mse")
+        return made
+
+    x, _ = rows()
+    data: Any = (x, x[:, :2])
+
+    class Unknown:
+        """What JSON cannot hold."""
+
+    odd = model()
+    odd.get_config = lambda: {"width": Unknown()}
+    with pytest.raises(ConfigError, match="function without arguments"):
+        penstock.train.fit(odd, *data, strategy="mirrored", verbose=0)
+    got = penstock.train.fit(model, *data, strategy="mirrored", verbose=0)
+    assert len(got.history["loss"]) == 1

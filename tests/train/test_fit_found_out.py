@@ -1,0 +1,229 @@
+"""What is found out by trying does not change what is learnt: micro-batches, XLA, remat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import WorkerLost
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
+
+_SETTINGS: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+def reference(*middle: Any) -> Any:
+    model = network("adam", *middle)
+    return model, model.fit(*rows(), **_SETTINGS)
+
+
+@pytest.mark.parametrize("step", [0, 6])
+@in_tensorflow
+def test_out_of_memory_in_mid_run_halves_the_micro_batch_and_goes_on(step: int) -> None:
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train.step import TrainStep
+
+    two_cpus()
+    wanted, history = reference()
+    take, taken = TrainStep.__call__, []
+
+    def short_of_memory(self: Any, iterator: Any) -> Any:
+        if len(taken) == step and self._micros < 4:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+        taken.append(self._micros)
+        return take(self, iterator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", short_of_memory)
+        got = penstock.train.fit(network("adam"), *rows(), **_SETTINGS)
+    assert taken == [1] * step + [4] * (10 - step)
+    assert got.report["micros"] == 4
+    assert got.report["micro_batch"] == 2
+    assert got.report["out_of_memory"] == [{"micros": 2}, {"micros": 4}]
+    assert furthest(got.model, wanted) < 2e-6
+    np.testing.assert_allclose(got.history["loss"], history.history["loss"], rtol=1e-5)
+
+
+@in_tensorflow
+def test_a_step_that_ran_out_of_memory_in_its_middle_counts_once() -> None:
+    import keras
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train.step import TrainStep
+
+    two_cpus()
+    take, taken = TrainStep.__call__, []
+
+    def half_way(self: Any, iterator: Any) -> Any:
+        if len(taken) == 6 and self._micros == 2:
+
+            def half(iterator: Any) -> None:
+                self._sums.clear()
+                self._add(*self._taken(iterator))
+
+            tf.function(half, autograph=False)(iterator)
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+        taken.append(self._micros)
+        return take(self, iterator)
+
+    def trained(accumulate: int) -> Any:
+        model = network("adam", keras.layers.BatchNormalization)
+        return penstock.train.fit(model, *rows(), accumulate=accumulate, **_SETTINGS)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", half_way)
+        got = trained(2)
+    assert taken == [2] * 6 + [4] * 4
+    counted = got.model._loss_tracker.variables[1].numpy()
+    assert int(counted) == 37  # the rows of the last epoch
+    assert np.isfinite(got.history["loss"]).all()
+
+
+@in_tensorflow
+def test_a_single_row_that_does_not_fit_is_told() -> None:
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train.step import TrainStep
+
+    def never_enough(self: Any, iterator: Any) -> Any:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", never_enough)
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            penstock.train.fit(network("adam"), *rows(), **_SETTINGS)
+
+
+@in_tensorflow
+def test_the_micro_batch_is_the_largest_that_fits() -> None:
+    """A device that holds three rows: a fake, for CPUs do not tell of their memory."""
+    import keras
+
+    import penstock
+    from penstock.train import choosing
+
+    two_cpus()
+
+    class ThreeRows:
+        rows = 0
+
+        def limit(self) -> int:
+            return 1000
+
+        def held(self) -> int:
+            return 100
+
+        def forget(self) -> None:
+            pass
+
+        def peak(self) -> int:
+            return 100 + 250 * self.rows
+
+    device, cut = ThreeRows(), choosing._rows
+
+    def counted(part: Any, size: int) -> Any:
+        device.rows = size
+        return cut(part, size)
+
+    def dropout() -> Any:
+        return keras.layers.Dropout(0.0, seed=1)
+
+    wanted, _ = reference(dropout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "memory_of", lambda _: device)
+        patch.setattr(choosing, "_rows", counted)
+        model = network("adam", dropout)
+        got = penstock.train.fit(model, *rows(), micro_batch="auto", **_SETTINGS)
+    assert (got.report["micros"], got.report["micro_batch"]) == (3, 3)
+    assert furthest(got.model, wanted) < 2e-6
+    plain = penstock.train.fit(network("adam"), *rows(), micro_batch="auto", **_SETTINGS)
+    assert plain.report["micros"] == 1  # a CPU holds all
+
+
+@in_tensorflow
+def test_both_ways_are_tried_on_steps_that_count() -> None:
+    import functools
+
+    import penstock
+    from penstock.train import assembly, choosing
+
+    two_cpus()
+    wanted, _ = reference()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "compiled_at_first", lambda *_: "auto")
+        patch.setattr(choosing, "Contest", functools.partial(choosing.Contest, timed=2, worth=0.0))
+        got = penstock.train.fit(network("adam"), *rows(), **_SETTINGS)
+    assert furthest(got.model, wanted) < 2e-6
+    assert got.report["steps"] == 10
+    assert got.report["jit"] in (True, False)
+    assert got.report["jit_trial"]
+
+
+@in_tensorflow
+def test_what_is_computed_again_teaches_the_same() -> None:
+    import penstock
+
+    two_cpus()
+    wanted, history = reference()
+    for strategy, accumulate in (("one", 1), ("mirrored", 2)):
+        got = penstock.train.fit(
+            network("adam"),
+            *rows(),
+            remat=True,
+            strategy=strategy,
+            accumulate=accumulate,
+            **_SETTINGS,
+        )
+        assert furthest(got.model, wanted) < 2e-6
+        assert got.report["remat"] is True
+        np.testing.assert_allclose(got.history["loss"], history.history["loss"], rtol=1e-5)
+
+
+@in_tensorflow
+def test_a_profile_is_written_and_summed_up(tmp_path: Path) -> None:
+    import penstock
+
+    got = penstock.train.fit(
+        network("adam"), *rows(32 * 8), batch_size=8, verbose=0, profile=tmp_path
+    )
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert got.report["profile"] == summary
+    assert sum(summary["shares"].values()) == pytest.approx(1.0, abs=0.02)
+
+
+@in_tensorflow
+def test_a_lost_peer_is_told_as_such() -> None:
+    from dataclasses import replace
+
+    import tensorflow as tf
+
+    from penstock.train.running import _peers
+    from penstock.train.strategies import Place
+
+    def lost(place: Any) -> None:
+        with _peers(place):
+            said = 'Graph execution error:\n\n  File "here.py", line 3\n\nSocket closed\n'
+            raise tf.errors.UnavailableError(None, None, said)
+
+    alone = Place(None, "multiworker")
+    with pytest.raises(tf.errors.UnavailableError):
+        lost(alone)
+    with pytest.raises(
+        WorkerLost, match=r"worker 1 of 2 has lost another one .*training: Socket closed$"
+    ):
+        lost(replace(alone, worker=1, workers=2))

@@ -1,0 +1,109 @@
+"""Two workers, real processes: both end with the weights of one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.train.cluster import Cluster
+from penstock.train.launcher.ports import free_ports
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
+from tests.train.worker_job import RUNS
+
+_LIMIT = 110
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+def trained(folder: Path) -> list[str]:
+    """Two workers do `worker_job`; returns what each has written to its standard output."""
+    ports = free_ports(2)
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+    command = [sys.executable, "-m", "tests.train.worker_job", str(folder)]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={
+                **os.environ,
+                "TF_CONFIG": Cluster(addresses, index=index).tf_config(),
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=_LIMIT) for process in processes]
+        for process, (_, errors) in zip(processes, outputs, strict=True):
+            assert process.returncode == 0, errors[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [output for output, _ in outputs]
+
+
+@in_tensorflow
+def reference(by: str) -> Any:
+    two_cpus()
+    x, y = rows()
+    model = network(by)
+    history = model.fit(
+        x,
+        y,
+        batch_size=8,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        validation_data=(x[:11], y[:11]),
+    )
+    return model.get_weights(), history.history
+
+
+def arrays(path: Path) -> list[Any]:
+    with np.load(path) as kept:
+        return [kept[name] for name in kept.files]
+
+
+def furthest(one: list[Any], two: list[Any]) -> float:
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.timeout(120)
+def test_both_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
+    """With each optimizer: one after another, in the same processes."""
+    shown = trained(tmp_path)
+    for by, options in RUNS.items():
+        weights, history = reference(by=by)
+        first, second = (arrays(tmp_path / f"{by}-{rank}.npz") for rank in range(2))
+        assert furthest(first, second) == 0, by
+        assert furthest(first, weights) < 2e-6, by
+        for rank in range(2):
+            assert furthest(arrays(tmp_path / f"{by}-{rank}-own.npz"), weights) < 2e-6, by
+            told = json.loads((tmp_path / f"{by}-{rank}.json").read_text())
+            assert set(told["history"]) == set(history)
+            for name, values in history.items():
+                np.testing.assert_allclose(told["history"][name], values, rtol=2e-5, err_msg=name)
+            report = told["report"]
+            assert (report["strategy"], report["worker"]) == ("multiworker", rank)
+            assert report["workers"] == report["replicas"] == 2
+            assert report["micros"] == options.get("accumulate", 1)
+            assert report["steps"] == 10
+    assert shown[0].count("Epoch 2/2") == len(RUNS)
+    assert shown[1] == ""

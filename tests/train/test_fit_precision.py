@@ -1,0 +1,134 @@
+"""Mixed precision: float32 weights, a loss scale that all replicas agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("precision", "strategy", "accumulate", "jit"),
+    [
+        ("mixed_float16", "one", 1, False),
+        ("mixed_float16", "one", 1, True),
+        ("mixed_float16", "mirrored", 2, False),
+        ("mixed_bfloat16", "one", 2, False),
+    ],
+)
+@in_tensorflow
+def test_weights_stay_near_those_of_float32(
+    precision: str, strategy: str, accumulate: int, jit: bool
+) -> None:
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    settings: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    reference = network("adam")
+    start = network("adam")
+    reference.fit(x, y, **settings)
+    model = network("adam")
+    got = penstock.train.fit(
+        model,
+        x,
+        y,
+        precision=precision,
+        strategy=strategy,
+        accumulate=accumulate,
+        jit=jit,
+        **settings,
+    )
+    assert furthest(got.model, reference) < 0.02 < furthest(got.model, start)
+    assert furthest(got.model, reference) > 0  # it did compute in 16 bits
+    assert {each.dtype for each in got.model.weights} == {"float32"}
+    assert {layer.compute_dtype for layer in got.model.layers} == {"float32"}  # as it came
+    assert (got.report["loss_scale"] is None) == (precision == "mixed_bfloat16")
+    assert got.report["precision"] == precision
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_a_step_that_overflows_changes_nothing_but_the_scale(strategy: str) -> None:
+    """In the first batch one row, of one replica, has a weight that float16 cannot bear."""
+    import keras
+
+    import penstock
+    from penstock.train import scaling
+
+    two_cpus()
+    x, y = rows(24)
+    weight = np.ones(24, "float32")
+    weight[0] = 1e6
+
+    def model() -> Any:
+        made = network("sgd")
+        made.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+        return made
+
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    history = penstock.train.fit(
+        model(),
+        x,
+        y,
+        sample_weight=weight,
+        precision="mixed_float16",
+        strategy=strategy,
+        **settings,
+    )
+    assert history.report["loss_scale"] == scaling.FIRST / 2
+    reference = penstock.train.fit(
+        model(), x[8:], y[8:], precision="mixed_float16", strategy=strategy, **settings
+    )
+    assert furthest(history.model, reference.model) < 1e-4
+    assert int(history.model.optimizer.iterations.numpy()) == 2
+
+
+@in_tensorflow
+def test_a_model_that_keras_has_given_a_loss_scale() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+
+    def model() -> Any:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return network("sgd")
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    history = penstock.train.fit(
+        model, x, y, batch_size=8, epochs=12, verbose=0, strategy="mirrored", seed=1
+    )
+    assert isinstance(history.model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert history.report["loss_scale"] >= 1.0
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+@in_tensorflow
+def test_the_scale_halves_doubles_and_has_bounds() -> None:
+    from penstock.train.scaling import LossScale
+
+    scale = LossScale(first=4.0, patience=2)
+    seen = []
+    for finite in (False, False, False, True, True, True, True, False):
+        scale.learn(finite)
+        seen.append(scale.to_json()["scale"])
+    assert seen == [2.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 2.0]
+    other = LossScale()
+    other.from_json(scale.to_json())
+    assert other.to_json() == scale.to_json()

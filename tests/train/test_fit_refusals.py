@@ -1,0 +1,178 @@
+"""What cannot be trained rightly is refused, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError, TrainingError
+from penstock.train.options import asked
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import WIDTH, network, process_of_two_cpus, rows, two_cpus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number from 1"),
+        ({"epochs": 1.5}, "epochs must be"),
+        ({"strategy": "tpu"}, "strategy must be one of .*'mirrored'.*not 'tpu'"),
+        ({"reduce": "tree"}, "reduce must be one of"),
+        ({"precision": "float16"}, "precision must be one of"),
+        ({"shard": "rows"}, "shard must be one of"),
+        ({"jit": "yes"}, "jit must be"),
+        ({"clip_norm": 0.0}, "clip_norm must be above 0"),
+        ({"micro_batch": "big"}, "micro_batch must be 'auto' or a number"),
+        ({"micro_batch": 4, "accumulate": 2}, "give one of them"),
+        ({"seed": -1}, "seed must be"),
+        ({"timeout": 0}, "timeout must be above 0"),
+        ({"remat": "some"}, "remat must be"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        asked({}, **options)
+
+
+def test_the_environment_fills_what_is_not_given() -> None:
+    environ = {"PENSTOCK_TRAIN_CHECKPOINTS": "/c", "PENSTOCK_TRAIN_PROFILE": "/p"}
+    options = asked(environ, checkpoints="/mine")
+    assert (options.checkpoints, options.profile, options.summary) == ("/mine", "/p", None)
+
+
+def test_rows_of_a_micro_batch_say_how_many_there_are() -> None:
+    assert asked({}, batch_size=100, micro_batch=7).micros(workers=2, replicas=2) == 4
+    assert asked({}, batch_size=100, accumulate=3).micros(workers=2, replicas=2) == 3
+
+
+def refused(model: Any, why: str, data: Any = None, **options: Any) -> None:
+    import penstock
+
+    settings = {"batch_size": 8, "verbose": 0, "accumulate": 2, **options}
+    with pytest.raises(ConfigError, match=why):
+        penstock.train.fit(model, *(data or rows()), **settings)
+
+
+@in_tensorflow
+def test_models_whose_pieces_cannot_be_weighed() -> None:
+    import keras
+
+    two_cpus()
+    summed = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+    penalty = network("sgd", lambda: keras.layers.Dense(4, kernel_regularizer="l2"), loss=summed)
+    refused(penalty, "penalties on weights")
+    active = network("sgd", lambda: keras.layers.Dense(4, activity_regularizer="l2", name="active"))
+    refused(active, "'active' has an activity regularizer")
+    none = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+    refused(network("sgd", loss=none), "one way to reduce")
+    inputs = keras.Input((WIDTH,))
+    outputs = [keras.layers.Dense(3)(inputs), keras.layers.Dense(3)(inputs)]
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", [keras.losses.MeanSquaredError(), keras.losses.MeanAbsoluteError("sum")])
+    x, _ = rows()
+    refused(model, "one way to reduce all losses", data=(x, (x[:, :3], x[:, :3])))
+
+
+@in_tensorflow
+def test_models_that_cannot_be_trained_here() -> None:
+    import keras
+
+    two_cpus()
+    refused(keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(3)]), "must be compiled")
+    refused(lambda rate: rate, "wants rate")
+    refused(lambda: 3, "got int")
+    accumulating = network()
+    accumulating.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
+    refused(accumulating, "accumulate=n")
+
+    class Stepping(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return {}
+
+    stepping = Stepping([keras.Input((WIDTH,)), keras.layers.Dense(3)])
+    stepping.compile("sgd", "mse")
+    refused(stepping, "train_step of its own")
+
+
+@in_tensorflow
+def test_strategies_that_cannot_be_had() -> None:
+    import tensorflow as tf
+
+    two_cpus()
+    refused(network(), "needs a cluster", strategy="multiworker")
+    refused(network(), "several workers", strategy="mirrored", reduce="ring")
+    refused(network(), "needs GPUs", strategy="mirrored", reduce="nccl")
+    refused(
+        network(),
+        "got CentralStorage",
+        strategy=tf.distribute.experimental.CentralStorageStrategy(),
+    )
+
+
+@in_tensorflow
+def test_a_loss_that_is_no_number_ends_training() -> None:
+    import keras
+    import numpy as np
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    weight = np.ones(len(x))
+    weight[20] = np.nan
+    with pytest.raises(TrainingError, match=r"the loss is nan .*epoch 1.*expected a finite"):
+        penstock.train.fit(network(), x, y, sample_weight=weight, batch_size=8, epochs=3, verbose=0)
+    ending = keras.callbacks.TerminateOnNaN()
+    done = penstock.train.fit(
+        network(),
+        x,
+        y,
+        sample_weight=weight,
+        batch_size=8,
+        epochs=3,
+        shuffle=False,
+        verbose=0,
+        callbacks=[ending],
+    )
+    assert done.epoch == [0]
+    assert done.report["steps"] == 3
+
+
+@in_tensorflow
+def test_weights_that_are_no_numbers_end_training_although_the_loss_is_one() -> None:
+    import keras
+    import numpy as np
+
+    import penstock
+
+    two_cpus()
+    x, _ = rows()
+
+    class Spoils(keras.callbacks.Callback):  # type: ignore[misc]
+        """As a layer does whose activation makes 0 of what is no number."""
+
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            bias = self.model.trainable_variables[1]
+            bias.assign(np.full(bias.shape, np.nan, "float32"))
+
+    layer = keras.layers.Dense(3, activation=lambda z: keras.ops.where(z > 0, z, 0.0))
+    model = keras.Sequential([keras.Input((x.shape[1],)), layer])
+    model.compile("sgd", "mse")
+    with pytest.raises(TrainingError, match=r"the weights '.*bias' are no numbers .*epoch 1"):
+        penstock.train.fit(
+            model,
+            x,
+            np.zeros((len(x), 3)),
+            batch_size=64,
+            epochs=2,
+            verbose=0,
+            callbacks=[Spoils()],
+        )

@@ -1,0 +1,108 @@
+"""A run that is ended anywhere and resumed has the same weights, bit by bit, and history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError
+from tests.model import tensorflow_process
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import furthest, network, rows, two_cpus
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_of_its_own() -> Iterator[None]:
+    tensorflow_process.end()
+    yield
+    tensorflow_process.end()
+
+
+class Ended(Exception):
+    """In place of a power cut."""
+
+
+def model_with_everything() -> Any:
+    """Momentum, statistics, dropout: whatever has a state."""
+    import keras
+
+    return network(
+        "adam", keras.layers.BatchNormalization, lambda: keras.layers.Dropout(0.3, seed=7)
+    )
+
+
+def fitted(folder: Path | None, ended_at: int | None = None, **options: Any) -> Any:
+    import keras
+
+    import penstock
+
+    class End(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.steps = 5 * epoch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.steps + batch + 1 == ended_at:
+                raise Ended
+
+    x, y = rows()
+    return penstock.train.fit(
+        options.pop("model", model_with_everything)(),
+        x,
+        y,
+        batch_size=8,
+        epochs=3,
+        seed=5,
+        deterministic=True,
+        verbose=0,
+        validation_data=(x[:10], y[:10]),
+        checkpoints=folder,
+        callbacks=[End()],
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "accumulate", "precision"),
+    [("one", 1, None), ("mirrored", 2, None), ("one", 1, "mixed_float16")],
+)
+@in_tensorflow
+def test_it_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, strategy: str, accumulate: int, precision: str | None
+) -> None:
+    two_cpus()
+    how = {"strategy": strategy, "accumulate": accumulate, "precision": precision}
+    whole = fitted(None, **how)
+    with pytest.raises(Ended):
+        fitted(tmp_path, ended_at=8, checkpoint_every=3, **how)  # in the second epoch, of 5 steps
+    with pytest.raises(Ended):
+        fitted(tmp_path, ended_at=12, checkpoint_every=3, **how)
+    resumed = fitted(tmp_path, **how)
+    assert resumed.report["resumed_at_step"] == 10
+    assert resumed.report["steps"] == whole.report["steps"] == 15
+    assert furthest(resumed.model, whole.model) == 0
+    assert resumed.history == whole.history
+    assert resumed.epoch == [0, 1, 2]
+    after = fitted(tmp_path, **how)  # it is done
+    assert after.report["steps"] == 15
+    assert furthest(after.model, whole.model) == 0
+
+
+@in_tensorflow
+def test_the_newest_few_are_kept_and_may_be_left_aside(tmp_path: Path) -> None:
+    two_cpus()
+    fitted(tmp_path, keep=2)
+    assert len(list(tmp_path.glob("*.checkpoint"))) == 2
+    anew = fitted(tmp_path, resume=False)
+    assert anew.report["resumed_at_step"] is None
+    assert anew.epoch == [0, 1, 2]
+
+
+@in_tensorflow
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    two_cpus()
+    fitted(tmp_path)
+    with pytest.raises(ConfigError, match=r"another model or optimizer: .*expected .*got"):
+        fitted(tmp_path, model=lambda: network("adam"))

@@ -1,0 +1,289 @@
+"""`penstock train`: real processes that end well, crash, hang, are stopped, killed, restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from penstock import launch
+from tests.conditions import is_alive, until
+from tests.train.launching import Launcher, ended
+
+
+@pytest.fixture
+def launcher(tmp_path: Path):
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.close()
+
+
+def test_each_process_learns_who_it_is_and_gets_the_arguments(launcher: Launcher) -> None:
+    job = launcher.script(
+        "config = json.loads(os.environ['TF_CONFIG'])\n"
+        "print(json.dumps([config, sys.argv[1:], os.environ['PENSTOCK_TRAIN_CHECKPOINTS'],\n"
+        "  os.environ['PENSTOCK_TRAIN_PROFILE'], 'PENSTOCK_TRAIN_SUMMARY' in os.environ]))\n"
+    )
+    done = launcher.run(
+        *(job, "--workers", 2, "--checkpoints", "kept", "--profile", "seen"),
+        *("--", "--lr", "0.1", "--workers"),
+    )
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(" │ ", 1) for line in done.stdout.splitlines() if "│" in line)
+    assert sorted(told) == ["worker 0", "worker 1"]
+    configs, arguments, kept, seen, summary = zip(*map(json.loads, told.values()), strict=True)
+    assert {config["task"]["index"] for config in configs} == {0, 1}
+    assert configs[0]["cluster"] == configs[1]["cluster"]
+    assert len(set(configs[0]["cluster"]["worker"])) == 2
+    assert arguments == (["--lr", "0.1", "--workers"],) * 2
+    assert set(kept) == {str(launcher.place / "kept")}
+    assert set(seen) == {str(launcher.place / "seen")}
+    assert sorted(summary) == [False, True]  # the chief's alone
+
+
+def test_lines_stay_in_order_and_whole(launcher: Launcher) -> None:
+    job = launcher.script(
+        "for n in range(300):\n"
+        "    print(n, file=sys.stderr if n % 2 else sys.stdout, flush=True)\n"
+        "print('1/9\\r2/9\\r9/9')\n"
+        "sys.stdout.write('the last one has no end \\u2713')\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    for name in ("worker 0", "worker 1"):
+        mine = [line.split(" │ ")[1] for line in done.stdout.splitlines() if line.startswith(name)]
+        assert mine == [*map(str, range(300)), "9/9", "the last one has no end ✓"]
+
+
+def test_colours_are_for_terminals_and_those_who_ask(launcher: Launcher) -> None:
+    job = launcher.script("print('hello')")
+    assert "\x1b" not in launcher.run(job, "--workers", 2).stdout
+    assert (
+        "\x1b[33mworker 1 │\x1b[0m hello"
+        in launcher.run(job, "--workers", 2, FORCE_COLOR="1").stdout
+    )
+
+
+def test_a_crash_ends_the_rest_and_is_told_last(launcher: Launcher) -> None:
+    job = launcher.script(
+        "if INDEX == 1:\n"
+        "    await_file('worker-0-runs'); await_file('worker-2-runs')\n"
+        "    raise ValueError('row 7 is bad')\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 3)
+    assert done.returncode == 1
+    summary = done.stdout[done.stdout.index("penstock:") :].splitlines()
+    assert summary[0] == "penstock: worker 1 failed first: ValueError: row 7 is bad"
+    assert summary[1] == "    Traceback (most recent call last):"
+    assert summary[-2:] == [
+        "penstock: worker 0: it was killed by SIGTERM",
+        "penstock: worker 2: it was killed by SIGTERM",
+    ]
+
+
+def test_the_real_error_is_told_though_its_consequence_comes_first(launcher: Launcher) -> None:
+    # Worker 0 loses its connection and is out first; worker 1, whose fault it was, is slow to go.
+    job = launcher.script(
+        "if INDEX == 0:\n"
+        "    await_file('raised')\n"
+        "    raise ConnectionResetError('Socket closed')\n"
+        "try:\n"
+        "    raise KeyError('no such column')\n"
+        "finally:\n"
+        "    (HERE / 'raised').touch(); time.sleep(0.7)\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert "penstock: worker 1 failed first: KeyError: 'no such column'" in done.stdout
+
+
+def test_a_consequence_alone_is_told_all_the_same(launcher: Launcher) -> None:
+    job = launcher.script(
+        "if INDEX == 0:\n    raise ConnectionResetError('Socket closed')\nfor_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert "worker 0 failed first: ConnectionResetError: Socket closed" in done.stdout
+
+
+def test_what_the_others_say_while_ending_does_not_bury_the_error(launcher: Launcher) -> None:
+    job = launcher.script(
+        "def noise(*_):\n"
+        "    for n in range(200): print('connection lost', n)\n"
+        "    sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, noise)\n"
+        "if INDEX == 1:\n    await_file('worker-0-runs')\n    sys.exit('the disk is full')\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert "connection lost" not in done.stdout
+    assert "penstock: worker 1 failed first: it exited with code 1" in done.stdout
+    assert "    the disk is full" in done.stdout
+    assert "200 lines that the others wrote while ending are left out" in done.stdout
+
+
+def test_one_that_does_not_end_is_killed(launcher: Launcher) -> None:
+    job = launcher.script(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if INDEX == 1:\n    await_file('worker-0-runs'); os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2, "--grace", 0.2)
+    assert "worker 1 failed first: it was killed by SIGSEGV" in done.stdout
+    assert "worker 0: it was killed by SIGKILL" in done.stdout
+
+
+def test_one_that_stands_stopped_counts_as_dead(launcher: Launcher) -> None:
+    job = launcher.script(
+        "if INDEX == 1:\n    await_file('worker-0-runs'); os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2, "--patience", 0.5)
+    assert done.returncode == 1
+    assert "worker 1 failed first: it stood stopped (SIGSTOP) for 0.5 s" in done.stdout
+
+
+def test_restarts_go_on_until_it_works(launcher: Launcher) -> None:
+    job = launcher.script(
+        "print('attempt', ATTEMPT)\n"
+        "if ATTEMPT < 2 and INDEX == 0:\n    sys.exit(5)\n"
+        "if ATTEMPT < 2:\n    for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2, "--restarts", 2, "--checkpoints", "kept", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["outcome"], told["attempts"], told["error"]) == ("done", 3, None)
+    assert [task["code"] for task in told["tasks"]] == [0, 0]
+    assert f"restart 2 of 2, from the newest checkpoint in {launcher.place}/kept" in done.stderr
+    assert "worker 1 │ attempt 2" in done.stderr
+
+
+def test_restarts_run_out(launcher: Launcher) -> None:
+    job = launcher.script("if INDEX == 1: raise ValueError('always')\nfor_ever()\n")
+    done = launcher.run(job, "--workers", 2, "--restarts", 1, "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["outcome"], told["attempts"]) == (1, "failed", 2)
+    assert (told["error"]["task"], told["error"]["text"]) == ("worker 1", "ValueError: always")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_end_it_ends_everything(launcher: Launcher, number: signal.Signals) -> None:
+    job = launcher.script("for_ever()")
+    process = launcher.begin(job, "--workers", 2)
+    launcher.await_files("worker-0-runs", "worker-1-runs")
+    process.send_signal(number)
+    done = ended(process)
+    assert done.returncode == 130
+    assert "interrupted; every process has ended" in done.stdout
+    assert launcher.alive() == []
+
+
+def test_told_twice_it_does_not_wait(launcher: Launcher) -> None:
+    job = launcher.script("signal.signal(signal.SIGTERM, lambda *_: print('not yet'))\nfor_ever()")
+    process = launcher.begin(job, "--grace", 1000)
+    launcher.await_files("worker-0-runs")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "worker 0 │ not yet\n"
+    process.send_signal(signal.SIGINT)
+    assert ended(process).returncode == 130
+
+
+GRANDCHILDREN = (
+    "subprocess.Popen(['sleep', '1000'])\n"
+    "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    "for_ever()\n"
+)
+
+
+@pytest.mark.parametrize("who", ["command", "supervisor"])
+def test_killed_it_leaves_no_orphan(launcher: Launcher, who: str) -> None:
+    job = launcher.script(GRANDCHILDREN)
+    process = launcher.begin(job, "--workers", 2)
+    launcher.await_files("worker-0-runs", "worker-1-runs")
+    assert len(launcher.alive()) == 8  # command, supervisor, 2 tasks with 2 children each
+    (supervisor,) = launch.children(process.pid)
+    os.kill(process.pid if who == "command" else supervisor, signal.SIGKILL)
+    done = ended(process)
+    until(lambda: launcher.alive() == [])
+    if who == "supervisor":
+        assert done.returncode == 1
+        assert "supervisor died (it was killed by SIGKILL)" in done.stderr
+
+
+def test_what_a_task_leaves_behind_is_ended_too(launcher: Launcher) -> None:
+    job = launcher.script(
+        "left = subprocess.Popen(['sleep', '1000'], start_new_session=True)\nprint(left.pid)\n"
+    )
+    done = launcher.run(job)
+    assert done.returncode == 0
+    left = int(done.stdout.split("│")[1].split()[0])
+    assert not is_alive(left)
+
+
+def test_a_reader_that_goes_ends_it(launcher: Launcher) -> None:
+    job = launcher.script("while True: print('more')\n")
+    process = launcher.begin(job, "--workers", 2)
+    assert "more" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=40) == 1
+    assert launcher.alive() == []
+
+
+def test_with_parameter_servers_the_chief_ends_it(launcher: Launcher) -> None:
+    job = launcher.script(
+        "if NAME == 'chief':\n"
+        "    await_file('worker-1-runs'); await_file('ps-0-runs'); print('trained')\n"
+        "else:\n    for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2, "--ps", 1)
+    assert done.returncode == 0, done.stdout
+    assert "chief    │ trained" in done.stdout
+
+
+def test_with_parameter_servers_a_dead_worker_comes_back_alone(launcher: Launcher) -> None:
+    job = launcher.script(
+        "me = HERE / f'{NAME}-{INDEX}.pids'\n"
+        "me.open('a').write(f\"{os.getpid()} {os.environ['TF_CONFIG']}\\n\")\n"
+        "if NAME == 'chief':\n    await_file('go')\nelse:\n    for_ever()\n"
+    )
+    process = launcher.begin(job, "--workers", 2, "--ps", 1, "--restarts", 1)
+    launcher.await_files("worker-0-runs", "worker-1-runs", "ps-0-runs")
+    mine = launcher.place / "worker-1.pids"
+    os.kill(int(mine.read_text().split()[0]), signal.SIGKILL)
+    first, second = until(lambda: lines if len(lines := mine.read_text().splitlines()) == 2 else 0)
+    assert first.split(" ", 1)[1] == second.split(" ", 1)[1]  # at the same address
+    (launcher.place / "go").touch()
+    done = ended(process)
+    assert done.returncode == 0, done.stdout
+    assert "worker 1 failed: it was killed by SIGKILL" in done.stdout
+    for other in ("chief-0", "worker-0", "ps-0"):
+        assert len((launcher.place / f"{other}.pids").read_text().splitlines()) == 1
+
+
+def test_with_parameter_servers_a_dead_server_restarts_all(launcher: Launcher) -> None:
+    job = launcher.script(
+        "if NAME == 'ps' and ATTEMPT == 0:\n"
+        "    await_file('worker-0-runs'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if NAME == 'chief' and ATTEMPT == 1:\n    sys.exit(0)\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 1, "--ps", 1, "--restarts", 1)
+    assert done.returncode == 0, done.stdout
+    assert "ps 0 failed first: it was killed by SIGKILL" in done.stdout
+
+
+def test_scaling_efficiency_is_told_when_it_is_known(launcher: Launcher) -> None:
+    job = launcher.script(
+        "workers = len(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'])\n"
+        "report = {'rows_per_second': 100 if workers == 1 else 150, 'workers': workers}\n"
+        "if INDEX == 0: Path(os.environ['PENSTOCK_TRAIN_SUMMARY']).write_text(json.dumps(report))\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert "150 rows/s, 2 workers" in done.stdout
+    assert "once the same job has run with --workers 1" in done.stdout
+    assert "100 rows/s, 1 worker\n" in launcher.run(job).stdout
+    done = launcher.run(job, "--workers", 2)
+    assert "scaling efficiency 75%: one worker alone trained 100 rows/s" in done.stdout
+    told = json.loads(launcher.run(job, "--workers", 2, "--json").stdout)
+    assert (told["training"]["workers"], told["scaling"]["efficiency"]) == (2, 0.75)

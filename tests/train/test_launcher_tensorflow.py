@@ -1,0 +1,93 @@
+"""`penstock train` with a script that knows nothing of clusters: two workers, one training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.train.launching import Launcher
+
+pytestmark = pytest.mark.timeout(120)
+
+# A data set and a model from before `fit`, after settings that must come first.
+JOB = """
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy as np, tensorflow as tf
+import penstock.train
+tf.config.threading.set_intra_op_parallelism_threads(1)
+rng = np.random.default_rng(0)
+x = rng.normal(size=(40, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(8)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
+history = penstock.train.fit(model, data, batch_size=16, epochs=2, verbose=0)
+told = [history.history, [w.tolist() for w in model.get_weights()], len(list(data))]
+(HERE / f"told-{INDEX}").write_text(json.dumps(told))
+"""
+
+
+def test_a_script_trains_on_two_workers_unchanged(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    job = launcher.script(JOB)
+    done = launcher.run(job, "--workers", 2, "--json")
+    launcher.close()
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"told-{index}").read_text()) for index in (0, 1))
+    assert first == second
+    assert first[0]["loss"][1] < first[0]["loss"][0]
+    training = json.loads(done.stdout)["training"]
+    assert (training["strategy"], training["workers"], training["steps"]) == ("multiworker", 2, 6)
+
+
+def test_an_error_in_the_script_is_told_as_python_tells_it(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    job = launcher.script("def load():\n    raise OSError('no such disk')\nload()\n")
+    done = launcher.run(job)
+    launcher.close()
+    summary = done.stdout[done.stdout.index("failed first") :].splitlines()
+    assert summary[0] == "failed first: OSError: no such disk"
+    frames = [line.strip() for line in summary if line.strip().startswith("File")]
+    assert [frame.rpartition(" ")[2] for frame in frames] == ["<module>", "load"]
+
+
+# The second worker ends in the middle of the first attempt, in the way that the argument says.
+RESTARTED = """
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy as np
+import penstock.train
+x = np.random.default_rng(0).normal(size=(48, 4)).astype("float32")
+
+def build():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(0.01, momentum=0.9), loss="mse")
+    return model
+
+class Fate(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if (INDEX, ATTEMPT, epoch, sys.argv[1]) == (1, 0, 2, "kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+history = penstock.train.fit(
+    build, x, x.sum(axis=1, keepdims=True), batch_size=16, epochs=5, callbacks=[Fate()],
+    verbose=0, seed=1, deterministic=True,
+)
+told = [history.history, [w.tolist() for w in history.model.get_weights()]]
+(HERE / f"{sys.argv[1]}-{INDEX}").write_text(json.dumps(told))
+"""
+
+
+def test_a_killed_worker_changes_nothing_about_the_weights(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    job = launcher.script(RESTARTED)
+    whole = launcher.run(job, "--workers", 2, "--", "whole")
+    assert whole.returncode == 0, whole.stdout
+    killed = launcher.run(
+        *(job, "--workers", 2, "--restarts", 1, "--checkpoints", "kept", "--", "kill")
+    )
+    launcher.close()
+    assert killed.returncode == 0, killed.stdout
+    assert "worker 1 failed first: it was killed by SIGKILL" in killed.stdout
+    assert (tmp_path / "kill-0").read_text() == (tmp_path / "whole-1").read_text()

@@ -1,0 +1,181 @@
+"""Parameter servers: real processes that train, die and come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.train.cluster import Cluster
+from penstock.train.launcher.ports import free_ports
+from tests.conditions import until
+from tests.train.launching import LIMIT, Launcher
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]  # each starts several TensorFlows
+
+# A model of two layers on made-up rows; a chief that stops at the end of an epoch when told to.
+JOB = """
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np, keras, penstock.train
+rng = np.random.default_rng(0)
+x = rng.normal(size=(150, 4)).astype("float32")
+y = (x[:, 0] * x[:, 1] > 0).astype("int32")
+START = [rng.normal(size=shape).astype("float32") for shape in ((4, 16), (16,), (16, 2), (2,))]
+
+def build(optimizer="sgd"):
+    layers = [keras.Input((4,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    model.set_weights(START)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+class Pause(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if (HERE / f"pause-{ATTEMPT}-{epoch}").exists():
+            (HERE / f"paused-{ATTEMPT}-{epoch}").touch()
+            await_file(f"go-{ATTEMPT}-{epoch}")
+
+def fit(model, epochs=3, **more):
+    told = dict(validation_data=(x, y), callbacks=[Pause()], shuffle=False, seed=1, verbose=0)
+    return penstock.train.fit(model, x, y, batch_size=32, epochs=epochs, **told, **more)
+(HERE / f"{NAME}-{INDEX}.pid").write_text(str(os.getpid()))
+"""
+
+# The same steps, one after the other, by hand.
+EXPECTED = """
+def expected(epochs):
+    import tensorflow as tf
+    model = build()
+    for _ in range(epochs):
+        for at in range(0, len(x), 32):
+            model.train_on_batch(x[at:at + 32], y[at:at + 32])
+    return model
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path):
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.close()
+
+
+def test_one_worker_with_a_server_trains_as_one_process_does(launcher: Launcher) -> None:
+    job = launcher.script(
+        JOB
+        + EXPECTED
+        + """
+plain = fit(build)
+halves = fit(build(), accumulate=2)
+alone = expected(3)
+apart = [
+    max(float(abs(a - b).max()) for a, b in zip(h.model.get_weights(), alone.get_weights()))
+    for h in (plain, halves)
+]
+told = {"apart": apart, "history": plain.history, "report": plain.report,
+        "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
+(HERE / "told").write_text(json.dumps(told))
+"""
+    )
+    done = launcher.run(job, "--workers", 1, "--ps", 1)
+    assert done.returncode == 0, done.stdout
+    told = json.loads((launcher.place / "told").read_text())
+    assert max(told["apart"]) < 1e-6
+    assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
+    assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
+    assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])
+    assert (told["report"]["strategy"], told["report"]["steps"]) == ("parameter_server", 15)
+
+
+FINISH = """
+history = fit(build, epochs=12)
+(HERE / "told").write_text(json.dumps([history.epoch, history.history, history.report]))
+"""
+
+
+def test_a_killed_worker_costs_its_step_and_comes_back(launcher: Launcher) -> None:
+    job = launcher.script(JOB + FINISH)
+    for name in ("pause-0-1", "pause-0-3"):
+        (launcher.place / name).touch()
+    process = launcher.begin(job, "--workers", 2, "--ps", 1, "--restarts", 1)
+    pid = launcher.place / "worker-0.pid"
+    _await(process, launcher.place / "paused-0-1")
+    first = pid.read_text()
+    os.kill(int(first), signal.SIGKILL)
+    (launcher.place / "go-0-1").touch()  # goes on with the other worker
+    _await(process, launcher.place / "paused-0-3")
+    until(lambda: pid.read_text() not in ("", first), LIMIT)
+    (launcher.place / "go-0-3").touch()
+    out = process.communicate(timeout=LIMIT)[0]
+    assert process.returncode == 0, out
+    assert "worker 0 failed: it was killed by SIGKILL" in out
+    epochs, history, report = json.loads((launcher.place / "told").read_text())
+    assert (epochs, report["steps"]) == (list(range(12)), 12 * 5)
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+
+
+def test_a_killed_server_restarts_all_from_the_checkpoint(launcher: Launcher) -> None:
+    job = launcher.script(JOB + FINISH)
+    (launcher.place / "pause-0-5").touch()
+    process = launcher.begin(
+        *(job, "--workers", 1, "--ps", 1, "--restarts", 1, "--checkpoints", "kept")
+    )
+    _await(process, launcher.place / "paused-0-5")
+    os.kill(int((launcher.place / "ps-0.pid").read_text()), signal.SIGKILL)
+    out = process.communicate(timeout=LIMIT)[0]
+    assert process.returncode == 0, out
+    assert "ps 0 failed first: it was killed by SIGKILL" in out
+    epochs, history, report = json.loads((launcher.place / "told").read_text())
+    assert epochs == list(range(12))
+    assert report["resumed_at_step"] == 5 * 5  # the sixth epoch was being told when it died
+    assert history["loss"][-1] < 0.7 * history["loss"][0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_a_launcher_a_lost_server_ends_the_chief(tmp_path: Path, number: int) -> None:
+    launcher = Launcher(tmp_path)
+    launcher.script(JOB + "fit(build, epochs=1000, timeout=5)\n")
+    (tmp_path / "pause-0-1").touch()
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    processes = {}
+    for role in ("chief", "worker", "ps"):
+        cluster = Cluster((addresses[1],), (addresses[2],), addresses[0], role)
+        processes[role] = subprocess.Popen(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env=launcher.environment
+            | {"TF_CONFIG": cluster.tf_config(), "PENSTOCK_TRAIN_ATTEMPT": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        _await(processes["chief"], tmp_path / "paused-0-1")
+        processes["ps"].send_signal(number)
+        (tmp_path / "go-0-1").touch()
+        out, _ = processes["chief"].communicate(timeout=100)
+        assert processes["chief"].returncode == 1
+        if number == signal.SIGKILL:
+            assert f"WorkerLost: parameter servers lost: {addresses[2]}" in out
+        else:  # where it waits in vain decides who notices
+            told = ("steps were not done within 5 s", "did nothing for 5 s", "Timeout (0:00:15)!")
+            assert any(text in out for text in told), out
+    finally:
+        for process in processes.values():
+            with process:
+                process.kill()
+        launcher.close()
+
+
+def _await(process: subprocess.Popen[str], file: Path) -> None:
+    until(lambda: file.exists() or process.poll() is not None, LIMIT + 40)
+    assert file.exists(), process.communicate()[0]

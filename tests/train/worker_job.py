@@ -1,0 +1,58 @@
+"""One worker of several: trains one model after another, and leaves their weights in a folder.
+
+Run as `python -m tests.train.worker_job FOLDER`, with TF_CONFIG. Models and data are made before
+`fit` is called, as scripts do; each worker's first weights are other ones, and the chief's count.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RUNS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "adam": {"accumulate": 4, "jit": True},
+    "adamw": {"accumulate": 2, "shard": "data"},  # from a tf.data.Dataset
+}
+
+
+def main(folder: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train import cluster
+    from tests.train.learning import network, rows
+
+    found = cluster.found()
+    assert found is not None
+    x, y = rows()
+    first = network("sgd")
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+    for by, options in RUNS.items():
+        model = first if by == "sgd" else network(by)
+        if not found.is_chief:
+            model.layers[0].bias.assign_add([0.5] * 16)
+        data: Any = (dataset,) if by == "adamw" else (x, y)
+        history = penstock.train.fit(
+            model,
+            *data,
+            batch_size=8,
+            epochs=2,
+            shuffle=False,
+            verbose=1,
+            validation_data=(x[:11], y[:11]),
+            timeout=30,
+            **options,
+        )
+        name = f"{by}-{found.rank}"
+        np.savez(folder / f"{name}.npz", *history.model.get_weights())
+        np.savez(folder / f"{name}-own.npz", *model.get_weights())
+        told = {"history": history.history, "report": history.report}
+        (folder / f"{name}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
