@@ -142,6 +142,19 @@ def test_slots_are_used_again() -> None:
     assert len(outside.segments) == 1
 
 
+def test_slots_that_were_freed_in_any_order_are_leased_in_theirs() -> None:
+    arena, _ = _arena(64 << 20)
+    slots = [arena.lease(100_000) for _ in range(40)]
+    first = [slot.offset for slot in slots if slot and slot.block.number == 1]
+    assert first == sorted(first)
+    for at in (7, 3, 5, 0, 39, 12, 4):
+        slot = slots[at]
+        assert slot is not None
+        arena.free(slot)
+    for at in (0, 3, 4, 5, 7, 12, 39):
+        assert arena.lease(100_000) is slots[at]
+
+
 def test_segments_of_other_sizes_are_given_back_when_they_are_free() -> None:
     arena, outside = _arena(4 << 20)
     small = [arena.lease(500_000) for _ in range(8)]

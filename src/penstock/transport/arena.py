@@ -5,6 +5,10 @@ to a doubling, so at most a quarter is wasted); each segment holds slots of one 
 are added as they are needed, each with more slots than the last, up to the client's limit. At the
 limit, segments of other classes that are wholly free are given back first.
 
+Of the free slots the lowest is leased. So the same few stay in use and warm, and requests that are
+made one after another lie one after another: a GPU's copy engine takes them in one go, however many
+were freed at once and in whichever order.
+
 A slot's life::
 
     FREE ──lease──▶ LEASED ──submit──▶ SUBMITTED ──free──▶ FREE
@@ -18,6 +22,7 @@ the session holds its lock around every call.
 from __future__ import annotations
 
 import enum
+import heapq
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -40,11 +45,12 @@ class SlotState(enum.Enum):
 class Slot(Generic[Memory]):
     """A piece of a segment. Changes hands only by its three verbs."""
 
-    __slots__ = ("block", "offset", "size", "state")
+    __slots__ = ("block", "offset", "place", "size", "state")
 
     def __init__(self, block: Block[Memory], offset: int, size: int) -> None:
         self.block = block
         self.offset = offset
+        self.place = (block.number << 48) + offset  # in the order of all slots
         self.size = size
         self.state = SlotState.FREE
 
@@ -97,7 +103,7 @@ class Arena(Generic[Memory]):
         self._add_segment = add_segment
         self._drop_segment = drop_segment
         self._blocks: dict[int, Block[Memory]] = {}
-        self._free: dict[int, list[Slot[Memory]]] = {}
+        self._free: dict[int, list[tuple[int, Slot[Memory]]]] = {}  # heaps, by size
         self._numbers = iter(range(1, 1 << 32))
         self.abandoned = False
 
@@ -112,7 +118,7 @@ class Arena(Generic[Memory]):
             free = self._free.get(slot_size) or self._grow(slot_size)
             if not free:
                 return None
-        slot = free.pop()
+        slot = heapq.heappop(free)[1]
         slot.lease()
         slot.block.free -= 1
         return slot
@@ -124,7 +130,7 @@ class Arena(Generic[Memory]):
         assert slot.state in (SlotState.LEASED, SlotState.SUBMITTED), slot.state
         slot.state = SlotState.FREE
         slot.block.free += 1
-        self._free[slot.size].append(slot)
+        heapq.heappush(self._free[slot.size], (slot.place, slot))
 
     def abandon(self) -> None:
         """The engine is gone: no slot is used again.
@@ -140,7 +146,7 @@ class Arena(Generic[Memory]):
         self._free.clear()
         self.held = 0
 
-    def _grow(self, slot_size: int) -> list[Slot[Memory]]:
+    def _grow(self, slot_size: int) -> list[tuple[int, Slot[Memory]]]:
         same = sum(len(b.slots) for b in self._blocks.values() if b.slot_size == slot_size)
         wanted = max(_SEGMENT_BYTES // slot_size, same, 1)
         wanted = min(wanted, max(_MOST_SEGMENT_BYTES // slot_size, 1))
@@ -155,7 +161,7 @@ class Arena(Generic[Memory]):
         self._blocks[number] = block
         self.held += size
         free = self._free.setdefault(slot_size, [])
-        free.extend(reversed(block.slots))
+        free.extend((slot.place, slot) for slot in block.slots)  # the highest number: still a heap
         return free
 
     def _give_back(self, room: int, slot_size: int) -> None:
@@ -163,9 +169,11 @@ class Arena(Generic[Memory]):
             if self.held + room <= self.limit:
                 return
             if block.free == len(block.slots) and block.slot_size != slot_size:
-                self._free[block.slot_size] = [
-                    slot for slot in self._free[block.slot_size] if slot.block is not block
+                left = [
+                    entry for entry in self._free[block.slot_size] if entry[1].block is not block
                 ]
+                heapq.heapify(left)
+                self._free[block.slot_size] = left
                 for slot in block.slots:
                     slot.state = SlotState.ABANDONED
                 del self._blocks[block.number]
