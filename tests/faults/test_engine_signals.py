@@ -76,7 +76,7 @@ def test_busy_and_with_queued_work_everything_is_answered(start, client, number)
 
 def test_what_comes_during_the_drain_is_refused(start):
     engine = start(workers=1)
-    with connect(str(engine.address), wait=0.3) as other:
+    with connect(str(engine.address), wait=10) as other:
         running = engine.submit(row(Verb.WAIT, 1, 1)[None])
         started(1)
         _signal(engine, signal.SIGTERM)

@@ -280,6 +280,23 @@ def test_the_end_of_a_data_set_of_unknown_length_changes_nothing(strategy: str) 
     assert got.report["steps"] == 10
 
 
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_data_of_its_own_ends_for_a_single_worker(strategy: str) -> None:
+    import tensorflow as tf
+
+    two_cpus()
+    x, y = rows()
+    reference = network("adamw")
+    expected(reference, x, y)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+    for data in ((x, y), (batches,)):
+        got = fitted(network("adamw"), *data, shard="off", strategy=strategy)
+        assert got.report["shard"] == "off"
+        assert got.report["steps"] == int(got.model.optimizer.iterations.numpy()) == 10
+        assert furthest(got.model, reference) < 2e-6
+
+
 @in_tensorflow
 def test_compiled_by_xla_the_weights_are_the_same() -> None:
     two_cpus()

@@ -43,6 +43,21 @@ def test_weights_optimizer_and_settings_go_along() -> None:
 
 
 @in_tensorflow
+def test_momentum_comes_back_to_the_callers_own_model() -> None:
+    import penstock
+
+    two_cpus()
+    x, y = rows(32)
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference, model = network("adam"), network("adam")
+    for strategy in ("mirrored", "one", "mirrored"):
+        reference.fit(x, y, **settings)
+        penstock.train.fit(model, x, y, strategy=strategy, **settings)
+    assert int(model.optimizer.iterations.numpy()) == 12
+    assert furthest(model, reference) < 2e-6
+
+
+@in_tensorflow
 def test_a_strategy_from_code_and_the_scope_of_one() -> None:
     import tensorflow as tf
 

@@ -175,6 +175,37 @@ def test_both_ways_are_tried_on_steps_that_count() -> None:
 
 
 @in_tensorflow
+def test_xla_is_left_out_where_it_does_not_pay_or_cannot() -> None:
+    import keras
+    import tensorflow as tf
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(40)
+
+    class Halved(keras.layers.Layer):  # type: ignore[misc]
+        """Outside of training by Python, which XLA cannot compile."""
+
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            if training:
+                return inputs / 2
+            halves = tf.numpy_function(lambda z: z / np.float32(2), [inputs], tf.float32)
+            return tf.ensure_shape(halves, inputs.shape)
+
+    shown = []
+    for jit in ("auto", True):
+        got = penstock.train.fit(
+            network("adam", Halved), x, y, jit=jit, validation_data=(x, y), **_SETTINGS
+        )
+        assert got.report["jit"] is (jit is True)
+        shown.append(got.history["val_loss"])
+    np.testing.assert_allclose(*shown, rtol=1e-5)
+    plain = penstock.train.fit(network("adam"), x, y, **_SETTINGS)
+    assert plain.report["jit"] is False
+
+
+@in_tensorflow
 def test_what_is_computed_again_teaches_the_same() -> None:
     import penstock
 

@@ -28,11 +28,11 @@ def _process() -> Iterator[None]:
         yield
 
 
-def trained(folder: Path) -> list[str]:
-    """Two workers do `worker_job`; returns what each has written to its standard output."""
+def trained(folder: Path, job: str = "worker_job") -> list[str]:
+    """Two workers do a job; returns what each has written to its standard output."""
     ports = free_ports(2)
     addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-    command = [sys.executable, "-m", "tests.train.worker_job", str(folder)]
+    command = [sys.executable, "-m", f"tests.train.{job}", str(folder)]
     processes = [
         subprocess.Popen(
             command,
@@ -107,3 +107,22 @@ def test_both_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
             assert report["steps"] == 10
     assert shown[0].count("Epoch 2/2") == len(RUNS)
     assert shown[1] == ""
+
+
+@pytest.mark.timeout(120)
+def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoch(
+    tmp_path: Path,
+) -> None:
+    trained(tmp_path, "differing_job")
+    weights, history = reference(by="adam")
+    every = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, told in enumerate(every):
+        assert told["epochs"] == [0, 1]  # as the chief has it
+        assert told["steps"] == 10
+        got = [np.asarray(each, "float32") for each in told["weights"]]
+        assert furthest(got, weights) < 2e-6
+        assert told["loss"] < history["loss"][-1]
+        assert "-2 is of a worker that was given none" in told["folder"]
+        assert f"the chief has -1, worker {rank} has {-1 - rank}" in told["folder"]
+        assert f"worker {rank} has steps an epoch {(5, 3)[rank]}, shard rows" in told["rows"]
+        assert 'say shard="off"' in told["rows"]

@@ -92,6 +92,9 @@ def test_models_that_cannot_be_trained_here() -> None:
     accumulating = network()
     accumulating.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     refused(accumulating, "accumulate=n")
+    scaled = network()
+    scaled.compile(keras.optimizers.SGD(loss_scale_factor=8.0), "mse")
+    refused(scaled, "loss_scale_factor, by which it divides")
 
     class Stepping(keras.Sequential):  # type: ignore[misc]
         def train_step(self, data: Any) -> Any:
@@ -100,6 +103,32 @@ def test_models_that_cannot_be_trained_here() -> None:
     stepping = Stepping([keras.Input((WIDTH,)), keras.layers.Dense(3)])
     stepping.compile("sgd", "mse")
     refused(stepping, "train_step of its own")
+
+
+@in_tensorflow
+def test_a_model_in_stages_has_the_devices_for_itself() -> None:
+    import penstock
+    from penstock.train import strategies
+    from penstock.train.pipeline import stages
+
+    two_cpus()
+
+    def staged() -> Any:
+        made = stages(network(), ["CPU:0", "CPU:1"])
+        made.compile("sgd", "sparse_categorical_crossentropy")
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategies, "_by_circumstance", lambda found: "mirrored")  # as of two GPUs
+        got = penstock.train.fit(staged(), *rows(), batch_size=8, verbose=0)
+        assert got.report["strategy"] == "one"
+        refused(staged, 'in stages .*strategy="one".*made in the scope of a strategy', accumulate=1)
+        patch.setattr(strategies, "_by_circumstance", lambda found: "multiworker")
+        refused(staged(), "in stages .*got strategy 'auto', which is 'multiworker' here")
+    refused(staged(), "in stages .*strategy=\"one\".*got strategy 'mirrored'", strategy="mirrored")
+    with strategies.place("mirrored").scope():
+        scoped = staged()
+    refused(scoped, "in stages .*made in the scope of a strategy")
 
 
 @in_tensorflow

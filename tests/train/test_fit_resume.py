@@ -91,6 +91,60 @@ def test_it_goes_on_as_if_nothing_had_been(
 
 
 @in_tensorflow
+def test_metrics_that_are_vectors_are_kept_as_lists(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    told = []
+    for epochs in (1, 2):
+        model = network(loss="categorical_crossentropy", metrics=[keras.metrics.F1Score()])
+        got = penstock.train.fit(
+            model, x, np.eye(3)[y], batch_size=8, epochs=epochs, verbose=0, checkpoints=tmp_path
+        )
+        told.append(got.history["f1_score"])
+    assert [len(each) for each in told[1]] == [3, 3]
+    assert told[1][:1] == told[0]
+    assert isinstance(told[1][1][0], float)
+
+
+@in_tensorflow
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path: Path) -> None:
+    import keras
+    import numpy as np
+
+    import penstock
+    from penstock.train.checkpoints import Checkpoints
+
+    two_cpus()
+    x, y = rows()
+    weight = np.ones(len(x))
+    for spoilt, steps in ((False, 5), (True, 8)):
+        weight[20] = np.nan if spoilt else 1.0
+        got = penstock.train.fit(
+            network(),
+            x,
+            y,
+            sample_weight=weight,
+            batch_size=8,
+            epochs=1 + spoilt,
+            shuffle=False,
+            verbose=0,
+            checkpoints=tmp_path,
+            checkpoint_every=8,
+            callbacks=[keras.callbacks.TerminateOnNaN()],
+        )
+        assert got.report["steps"] == steps
+    newest = Checkpoints(tmp_path).newest()
+    assert newest is not None
+    assert newest.step == 5  # not 8, neither that of the step nor that of the epoch
+    assert all(np.isfinite(each).all() for each in newest.arrays.values())
+
+
+@in_tensorflow
 def test_the_newest_few_are_kept_and_may_be_left_aside(tmp_path: Path) -> None:
     two_cpus()
     fitted(tmp_path, keep=2)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.train.jit import TIMED, Contest, NotCompiled, Tried
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import network, rows
 
 
 class InvalidArgumentError(Exception):
@@ -91,3 +93,52 @@ def test_errors_of_the_step_itself_are_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         Tried(make, Contest(None), lambda given: None)(1)
+
+
+def test_what_is_undone_is_the_step_in_use() -> None:
+    undone: list[bool] = []
+
+    class FakeStep:
+        def __init__(self, compiled: bool) -> None:
+            self._compiled = compiled
+
+        def __call__(self, batch: int) -> None:
+            if batch == TIMED + 1:
+                raise MemoryError
+
+        def undo(self) -> None:
+            undone.append(self._compiled)
+
+    tried = Tried(FakeStep, Contest(None), lambda given: None)
+    tried.undo()  # no step was taken: nothing is to be undone
+    for number in range(TIMED + 1):
+        tried(number)
+    with pytest.raises(MemoryError):
+        tried(TIMED + 1)  # the first one that is compiled
+    tried.undo()
+    assert undone == [True]
+
+
+@in_tensorflow
+def test_out_of_memory_while_both_ways_are_tried_undoes_the_step() -> None:
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train import assembly
+    from penstock.train.step import TrainStep
+
+    take, taken, undone = TrainStep.__call__, [], []
+
+    def short_of_memory(self: Any, iterator: Any) -> Any:
+        if len(taken) == 3 and not undone:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+        taken.append(self)
+        return take(self, iterator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "compiled_at_first", lambda *_: "auto")
+        patch.setattr(TrainStep, "__call__", short_of_memory)
+        patch.setattr(TrainStep, "undo", lambda self: undone.append(self))
+        got = penstock.train.fit(network(), *rows(), batch_size=8, verbose=0)
+    assert undone == taken[2:3]
+    assert (len(taken), got.report["micros"]) == (5, 2)

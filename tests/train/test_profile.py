@@ -106,12 +106,13 @@ def test_steps_that_wait_for_data_are_told_from_steps_that_compute(tmp_path: Pat
     assert "data" in (tmp_path / "slow" / "summary.txt").read_text()
 
 
-def test_a_run_that_ends_early_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_that_ends_early_leaves_nothing_and_says_so(tmp_path: Path) -> None:
     from penstock.train.profile import Profiler
 
     profiler = Profiler(tmp_path / "none", first=5)
     for number in range(3):
         profiler.watch(number)
-    profiler.close()
+    with pytest.warns(RuntimeWarning, match=r"no profile was written to .*none.* there were 3"):
+        profiler.close()
     assert profiler.summary is None
     assert not (tmp_path / "none").exists()

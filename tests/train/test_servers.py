@@ -32,7 +32,11 @@ def build(optimizer="sgd"):
     model = keras.Sequential(layers)
     model.set_weights(START)
     model.compile(
-        optimizer=keras.optimizers.SGD(0.1, momentum=0.9),
+        optimizer={
+            "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+            "adam": lambda: keras.optimizers.Adam(0.01),
+            "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
+        }[optimizer](),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
@@ -52,9 +56,8 @@ def fit(model, epochs=3, **more):
 
 # The same steps, one after the other, by hand.
 EXPECTED = """
-def expected(epochs):
-    import tensorflow as tf
-    model = build()
+def expected(epochs, optimizer="sgd"):
+    model = build(optimizer)
     for _ in range(epochs):
         for at in range(0, len(x), 32):
             model.train_on_batch(x[at:at + 32], y[at:at + 32])
@@ -76,12 +79,20 @@ def test_one_worker_with_a_server_trains_as_one_process_does(launcher: Launcher)
         + """
 plain = fit(build)
 halves = fit(build(), accumulate=2)
-alone = expected(3)
-apart = [
-    max(float(abs(a - b).max()) for a, b in zip(h.model.get_weights(), alone.get_weights()))
-    for h in (plain, halves)
-]
-told = {"apart": apart, "history": plain.history, "report": plain.report,
+apart = {}
+for name, by, trained in (
+    ("plain", "sgd", plain),
+    ("halves", "sgd", halves),
+    ("adam", "adam", fit(lambda: build("adam"), accumulate=3)),
+    ("adamw", "adamw", fit(lambda: build("adamw"), accumulate=2)),
+):
+    pairs = zip(trained.model.get_weights(), expected(3, by).get_weights(), strict=True)
+    apart[name] = max(float(abs(a - b).max()) for a, b in pairs)
+try:
+    penstock.train.fit(build, x, y, verbose=0, validation_data=(x, y, y, y))
+except ValueError as error:
+    refused = f"{type(error).__name__}: {error}"
+told = {"refused": refused, "apart": apart, "history": plain.history, "report": plain.report,
         "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
 (HERE / "told").write_text(json.dumps(told))
 """
@@ -89,7 +100,9 @@ told = {"apart": apart, "history": plain.history, "report": plain.report,
     done = launcher.run(job, "--workers", 1, "--ps", 1)
     assert done.returncode == 0, done.stdout
     told = json.loads((launcher.place / "told").read_text())
-    assert max(told["apart"]) < 1e-6
+    assert all(apart < 2e-6 for apart in told["apart"].values()), told["apart"]
+    assert told["refused"].startswith("InputError: expected validation_data of (x, y)")
+    assert told["refused"].endswith("got 4 parts")
     assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
     assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])
@@ -174,6 +187,24 @@ def test_without_a_launcher_a_lost_server_ends_the_chief(tmp_path: Path, number:
             with process:
                 process.kill()
         launcher.close()
+
+
+def test_whoever_serves_does_not_wait_for_ever_for_a_chief(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path)
+    launcher.script(JOB + "fit(build, timeout=1)\n")
+    chief, worker, server = (f"127.0.0.1:{port}" for port in free_ports(3))
+    cluster = Cluster((worker,), (server,), chief, "worker")
+    environment = {"TF_CONFIG": cluster.tf_config(), "PENSTOCK_TRAIN_ATTEMPT": "0"}
+    done = subprocess.run(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        env=launcher.environment | environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 1
+    assert f"WorkerLost: within 1 s the chief did not answer at {chief}; worker 0" in done.stderr
 
 
 def _await(process: subprocess.Popen[str], file: Path) -> None:

@@ -17,7 +17,7 @@ Keras' own `fit` breaks there. One step::
   `scaling`: the loss scale of float16; `tally`: metrics and statistics across replicas;
   `passes`: a model forward, and its metrics
 - `loop`: epochs, what happens between steps; `validation`; `callbacks`: whom the loop tells
-- `agreement`: what all workers must have the same of
+- `agreement`: what all workers must have the same of; `alike`: whether they take the same steps
 - `checkpoints`: how a state is kept, and found again; `saving`: what of a run is kept;
   `keeping`: when
 - `micro`, `jit`, `remat` (`recompute`, `segments`): what fits, and what is faster

@@ -30,6 +30,14 @@ def agreed(place: Place, number: int) -> int:
     return int(_of_chief(place, [tf.constant(number, tf.int64)])[0])
 
 
+def largest(place: Place, number: int) -> int:
+    """The largest of all workers' numbers."""
+    if place.workers == 1:
+        return number
+    own = [number if worker == place.worker else 0 for worker in range(place.workers)]
+    return int(tf.reduce_max(_sum(place, [tf.constant(own, tf.int64)], once=True)[0]))
+
+
 def check_same(place: Place, number: int, what: str) -> None:
     """Refuse where workers have different numbers."""
     chiefs = agreed(place, number)

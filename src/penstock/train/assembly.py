@@ -9,14 +9,15 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras
-from penstock.train.agreement import agreed
+from penstock.train.agreement import agreed, largest
+from penstock.train.alike import check_alike
 from penstock.train.callbacks import Listeners
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
 from penstock.train.history import History
 from penstock.train.jit import Tried
 from penstock.train.keeping import Keeper
-from penstock.train.loop import Loop, Run
+from penstock.train.loop import Loop, Run, listed
 from penstock.train.options import Options
 from penstock.train.saving import Kept
 from penstock.train.scaling import LossScale, needs_scale, optimizer_of
@@ -49,8 +50,10 @@ class Assembly:
         if keeper.newest is not None:
             self.seed = int(keeper.newest.facts["seed"])
         feed = self._feed(data, options.batch_size, training=True)
+        check_alike(where, options, feed, self.micros, validation_data is not None)
+        self._spec = feed.dataset(0).element_spec[:3]
         with where.scope():
-            _build(self.model, feed)
+            self.build(self.model)
             self.scale = LossScale() if needs_scale(self.model) else None
         self.tally = Tally(self.model)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
@@ -95,11 +98,15 @@ class Assembly:
         params["verbose"] = str(params["verbose"])
         return History(
             self.model,
-            dict(listeners.history.history),
+            listed(listeners.history.history),
             list(listeners.history.epoch),
             params,
             self._report(loop, resumed, seconds),
         )
+
+    def build(self, model: Any) -> None:
+        """Make all variables of a model, before anything is traced."""
+        model._symbolic_build(data_batch=keras().tree.map_structure(_or_none, self._spec))
 
     # Data
 
@@ -173,15 +180,14 @@ class Assembly:
         place, rows = self.place, self.options.batch_size
         self.micros = 2
         found = micros_that_fit(lambda: self._way(feed, False), self.model, place, feed, rows)
-        self.micros = agreed(place, found)
+        self.micros = largest(place, found)
         return feed.recut(self.micros)
 
     def _smaller(self, run: Run, error: Exception) -> bool:
         """After an out-of-memory: twice the micro-batches, if they can be smaller."""
         if self.micros * self.place.local >= self.options.batch_size:
             return False
-        if isinstance(run.step, TrainStep):
-            run.step.undo()
+        run.step.undo()
         self.micros *= 2
         self.told.setdefault("out_of_memory", []).append({"micros": self.micros})
         run.feed = run.feed.recut(self.micros)
@@ -230,13 +236,6 @@ def _compiled_way(step: Any) -> dict[str, Any]:
     if isinstance(step, Tried):
         return {"jit": bool(step.contest.compiled), "jit_trial": step.contest.report()}
     return {"jit": step.jit}
-
-
-def _build(model: Any, feed: Any) -> None:
-    """Make all variables, before anything is traced."""
-    spec = feed.dataset(0).element_spec[:3]
-    data = keras().tree.map_structure(lambda part: _or_none(part), spec)
-    model._symbolic_build(data_batch=data)
 
 
 def _or_none(spec: Any) -> Any:

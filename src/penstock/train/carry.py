@@ -2,7 +2,7 @@
 
 A model's variables belong to the scope in which they were made. So the model is made a second
 time there, from its config and its compile settings, and gets the first one's weights, random
-seeds and optimizer state. When training ends, the caller's own model is given the weights, too.
+seeds and optimizer state. When training ends, the caller's own model is given all that back.
 
     packed = pack(model)      # plain values: survives TensorFlow's being told of its peers
     model = unpack(packed)    # in the scope
@@ -96,21 +96,24 @@ def state_of(model: Any) -> list[Any]:
 
 
 def give_back(trained: Any, to: Any, lost: bool) -> None:
-    """The caller's own model gets the trained weights; `lost`: its variables were lost."""
-    pairs = zip(state_of(trained), state_of(to), strict=True) if to.built else ()
-    for new, old in pairs:
-        value = _value(new)
-        if lost:
-            _replace(old, value)
-        else:
-            old.assign(value)
+    """The caller's own model gets what was learnt; `lost`: its variables were lost."""
+    if to.built:
+        _copy(state_of(trained), state_of(to), lost)
     if lost:
         for counter in to.metrics_variables:
             _replace(counter, tf.zeros(counter.shape, counter.dtype))
-        if to.compiled and to.optimizer.built and trained.optimizer.built:
-            pairs = zip(trained.optimizer.variables, to.optimizer.variables, strict=True)
-            for new, old in pairs:
-                _replace(old, _value(new))
+    if to.built and to.compiled and to.optimizer is not None and trained.optimizer.built:
+        if not to.optimizer.built:
+            to.optimizer.build(to.trainable_variables)
+        _copy(trained.optimizer.variables, to.optimizer.variables, lost)
+
+
+def _copy(new: Sequence[Any], old: Sequence[Any], lost: bool) -> None:
+    for source, target in zip(new, old, strict=True):
+        if lost:
+            _replace(target, _value(source))
+        else:
+            target.assign(_value(source))
 
 
 def _replace(variable: Any, value: Any) -> None:

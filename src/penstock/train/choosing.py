@@ -25,9 +25,9 @@ def compiled_at_first(model: Any, place: Place, asked: bool | str, deterministic
     supported = all(layer.supports_jit for layer in model._flatten_layers())
     # Under a strategy Keras never compiles by itself, for all of its step would be: here a part is.
     refused = place.kind == "one" and not model.jit_compile
-    if deterministic or refused or not supported:
+    if deterministic or refused or not supported or not place.on_gpu:
         return False
-    return "auto" if place.on_gpu else place.kind == "one"
+    return "auto"
 
 
 def tried(ways: Callable[[bool], TrainStep], steps: int | None, model: Any) -> Tried:
@@ -51,7 +51,7 @@ def micros_that_fit(
     memory = memory_of("GPU" if place.on_gpu else "CPU")
     if not place.on_gpu and not memory.limit():
         return 1
-    example = next(iter(feed.dataset(0)))
+    example = _example(feed.dataset(0))
     before = [each.numpy() for each in state_of(model) if not each.trainable]
     probe = tf.function(make().probed, reduce_retracing=True, autograph=False)
 
@@ -67,6 +67,23 @@ def micros_that_fit(
         for variable, value in zip(unchanged, before, strict=True):
             variable.assign(value)
     return math.ceil(rows / fitting)
+
+
+def _example(dataset: Any) -> Any:
+    """A row of zeros, and nothing is read: a generator gives each batch once. Where the shape or
+    what text to expect is not known, the first element."""
+    spec = dataset.element_spec
+    parts = [part for part in keras().tree.flatten(spec) if isinstance(part, tf.TensorSpec)]
+    if any(part.dtype == tf.string or None in part.shape[1:] for part in parts):
+        return next(iter(dataset))
+    return keras().tree.map_structure(
+        lambda part: (
+            tf.zeros([1, *part.shape[1:]][: part.shape.rank], part.dtype)
+            if isinstance(part, tf.TensorSpec)
+            else None
+        ),
+        spec,
+    )
 
 
 def _rows(part: Any, size: int) -> Any:

@@ -12,7 +12,7 @@ import random
 import time
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InputError
 from penstock.model.runtime import keras, tf
 from penstock.train.callbacks import Listeners
 from penstock.train.cluster import Cluster
@@ -171,6 +171,11 @@ class Coordinated:
         if data is None:
             return None
         parts = data if isinstance(data, (tuple, list)) else (data,)
+        if len(parts) > 3:
+            raise InputError(
+                "expected validation_data of (x, y) or (x, y, sample_weight); "
+                f"got {len(parts)} parts"
+            )
         options = self._options
         size = options.validation_batch_size or options.batch_size
         feed = self._feed(parts, size, training=False)

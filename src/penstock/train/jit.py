@@ -111,6 +111,12 @@ class Tried:
             self._made.pop(not contest.next, None)
         return given
 
+    def undo(self) -> None:
+        """After a step that raised in its middle: see `TrainStep.undo`."""
+        step: Any = self._made.get(self.contest.next)
+        if step is not None:
+            step.undo()
+
     def _step(self, way: bool) -> Callable[..., Any]:
         if way not in self._made:
             self._made[way] = self._ways(way)

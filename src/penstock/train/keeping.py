@@ -17,6 +17,8 @@ from penstock.train.options import Options
 from penstock.train.saving import Kept
 from penstock.train.strategies import Place
 
+_NO_FOLDER, _EMPTY = -2, -1  # in place of a checkpoint's step
+
 
 class Keeper:
     """The checkpoints of a run; of none, where no folder was named. `newest`: to go on from."""
@@ -25,15 +27,20 @@ class Keeper:
         self._options, self._place = options, place
         self._checkpoints: Checkpoints | None = None
         self.newest: State | None = None
-        if options.checkpoints is None:
-            return
-        self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
-        self.newest = self._checkpoints.newest() if options.resume else None
+        if options.checkpoints is not None:
+            self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
+            self.newest = self._checkpoints.newest() if options.resume else None
         check_same(
             place,
-            -1 if self.newest is None else self.newest.step,
-            "the newest checkpoint's step differs (checkpoints must be a folder that all see)",
+            self._found(),
+            "the newest checkpoint's step differs (checkpoints must be a folder that all see; "
+            f"{_NO_FOLDER} is of a worker that was given none, {_EMPTY} of one that found nothing)",
         )
+
+    def _found(self) -> int:
+        if self._checkpoints is None:
+            return _NO_FOLDER
+        return _EMPTY if self.newest is None else self.newest.step
 
     def begin(self, kept: Kept) -> Position:
         """Where to begin: the variables are set, the same on all workers."""

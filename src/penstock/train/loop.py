@@ -3,7 +3,10 @@
 The loop hands a step to the device and goes on; it waits for the device only where somebody looks
 at a metric. A loss that is no number is found at the end of an epoch at the latest, before every
 checkpoint, and about every two seconds (several workers: every so many steps, the same on all). So
-are weights that are none, but for the last: a layer may hide them from the loss.
+are weights that are none, but for the last: a layer may hide them from the loss. A callback of
+Keras' may end training on them in peace (TerminateOnNaN): then no checkpoint is made of them.
+
+Whether an epoch was the last one is for the chief's callbacks to say.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 
 from penstock.errors import TrainingError
 from penstock.model.runtime import tf
+from penstock.train.agreement import agreed
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.intake import iterator_of
 from penstock.train.jit import NotCompiled
@@ -35,7 +39,7 @@ class Position:
     epoch: int = 0
     in_epoch: int = 0  # steps of this epoch that are done
     step: int = 0  # steps of all that are done
-    history: dict[str, list[float]] = field(default_factory=dict)
+    history: dict[str, list[Any]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
 
 
@@ -47,7 +51,7 @@ class Run:
     place: Place
     tally: Tally
     feed: Any
-    step: Callable[[Any], Any]
+    step: Any  # called with an iterator
     listeners: Listeners
     epochs: int
     validate: Callable[[], dict[str, float]] | None = None
@@ -85,8 +89,9 @@ class Loop:
             at.epoch, at.in_epoch = epoch + 1, 0
             at.epochs.append(epoch)
             for name, value in logs.items():
-                at.history.setdefault(name, []).append(value)
+                at.history.setdefault(name, []).append(np.asarray(value).tolist())
             self._save()
+            run.model.stop_training = bool(agreed(run.place, int(run.model.stop_training)))
             if run.model.stop_training:
                 break
         run.listeners.tell("train_end", logs)
@@ -158,9 +163,13 @@ class Loop:
         if self.run.save is None:
             return
         began = time.monotonic()
+        losses = self.at.history.get("loss", [0.0])
+        loss = self._logs().get("loss", 0.0) if self.at.in_epoch else losses[-1]
         if self.at.in_epoch:
-            self._refuse_nan(self._logs().get("loss", 0.0))
+            self._refuse_nan(loss)
             self._refuse_nan_weights()
+        if self.run.listeners.ends_on_nan and not (np.isfinite(loss) and self._spoilt() is None):
+            return
         self.run.save(self.at, self._counted)
         self.seconds["save"] += time.monotonic() - began
 
@@ -181,9 +190,16 @@ class Loop:
     def _refuse_nan_weights(self) -> None:
         if self.run.listeners.ends_on_nan:
             return
+        spoilt = self._spoilt()
+        if spoilt is not None:
+            raise self._not_finite(f"the weights {spoilt!r} are no numbers", "finite ones")
+
+    def _spoilt(self) -> str | None:
+        """The first weights that are no numbers."""
         for weight in self.run.model.trainable_variables:
             if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value)))):
-                raise self._not_finite(f"the weights {weight.path!r} are no numbers", "finite ones")
+                return str(weight.path)
+        return None
 
     def _not_finite(self, what: str, expected: str) -> TrainingError:
         kept = "" if self.run.save is None else "; the checkpoints are from before that"
@@ -201,6 +217,11 @@ def plain(results: dict[str, Any]) -> dict[str, float]:
         array = np.asarray(value)
         found[name] = float(array) if array.ndim == 0 else array
     return found
+
+
+def listed(history: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Python's numbers, and lists of them where a metric is a vector."""
+    return {name: [np.asarray(each).tolist() for each in many] for name, many in history.items()}
 
 
 def _tell_history(history: Any, at: Position) -> None:

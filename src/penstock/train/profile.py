@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,6 +113,7 @@ class Profiler:
         self._folder, self._optimizer = Path(folder), optimizer
         self._first, self._wanted = first, steps
         self._begun: int | None = None
+        self._seen = 0
         self._traced = 0
         self._mark: Any = None
         self.summary: Summary | None = None
@@ -122,6 +124,7 @@ class Profiler:
             return
         if self._begun is None:
             self._begun = step
+        self._seen += 1
         if step - self._begun < self._first:
             return
         if self._traced == self._wanted:
@@ -132,8 +135,16 @@ class Profiler:
         self._next(step)
 
     def close(self) -> None:
-        """End the trace, and sum it up; nothing where there is none."""
-        if self.summary is not None or not self._traced:
+        """End the trace, and sum it up. Warns where there is none."""
+        if self.summary is not None:
+            return
+        if not self._traced:
+            warnings.warn(
+                f"no profile was written to {self._folder}: the first {self._first} steps are "
+                f"left out, and there were {self._seen}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return
         from penstock.model.runtime import tf
 

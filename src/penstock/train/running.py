@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import ConfigError, WorkerLost
@@ -16,6 +17,11 @@ from penstock.train.precision import training_in
 from penstock.train.scaling import optimizer_of
 from penstock.train.strategies import Place, has_joined, place, resolved
 
+_STAGED = (
+    'a model in stages is trained by one process, with strategy="one", and is made outside of the '
+    "scope of any other"
+)
+
 
 def run(
     model: Any, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any, options: Options
@@ -24,30 +30,70 @@ def run(
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
         keras().utils.set_random_seed(options.seed or 0)
+    own = model if isinstance(model, keras().Model) else None
+    if _is_staged(own):
+        _check_unscoped(own)
+        options = replace(options, strategy=_of_stages(options.strategy))
     kind = resolved(options.strategy)
     if kind == "parameter_server":
         from penstock.train import servers
 
         return servers.run(model, data, validation_data, callbacks, options)
-    own = model if isinstance(model, keras().Model) else None
     # Joining others costs what was made before: the model is packed while it can be read.
     early = pack(own) if own is not None and kind == "multiworker" and not has_joined() else None
     where = place(options.strategy, options.reduce, options.pack_bytes, options.timeout)
     with where.scope():
         if own is None:
-            model = built(model)
+            function, model = model, built(model)
         elif early is not None or own._distribute_strategy is not where.home:
             model = unpack(early or pack(own))
             if where.home is not None:
                 model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
     _check(model)
+    parts = Assembly(model, where, options)
     with _peers(where), training_in(model, options.precision):
-        history = Assembly(model, where, options).trained(data, validation_data, callbacks)
+        history = parts.trained(data, validation_data, callbacks)
     if own is not None and own is not model:
         give_back(model, own, lost=early is not None)
-    if where.kind == "multiworker":
-        history.model = unpack(pack(model))  # for its own: Keras' evaluate and predict break there
+    if where.kind == "multiworker":  # Keras' evaluate and predict break there
+        history.model = _moved_out(model) if own is not None else _made_again(function, parts)
     return history
+
+
+def _moved_out(model: Any) -> Any:
+    """The same outside of the scope; itself, where it was made there and cannot be made again."""
+    try:
+        return unpack(pack(model))
+    except ConfigError:
+        return model
+
+
+def _made_again(function: Any, parts: Assembly) -> Any:
+    """What the caller's function makes outside of the scope, with what was learnt in it."""
+    here = built(function)
+    parts.build(here)
+    give_back(parts.model, here, lost=False)
+    return here
+
+
+def _is_staged(model: Any) -> bool:
+    from penstock.train.pipeline import Staged
+
+    return isinstance(model, Staged)
+
+
+def _of_stages(strategy: Any) -> str:
+    """The one strategy of a model in stages, which has the devices for itself."""
+    alone = resolved(strategy) in ("one", "mirrored") and not tf.distribute.has_strategy()
+    if strategy == "one" or (strategy == "auto" and alone):
+        return "one"
+    got = strategy if isinstance(strategy, str) else type(strategy).__name__
+    raise ConfigError(f"{_STAGED}; got strategy {got!r}, which is {resolved(strategy)!r} here")
+
+
+def _check_unscoped(model: Any) -> None:
+    if _is_staged(model) and model._distribute_strategy is not None:
+        raise ConfigError(f"{_STAGED}; this one was made in the scope of a strategy")
 
 
 def _check(model: Any) -> None:
@@ -57,6 +103,7 @@ def _check(model: Any) -> None:
             "model must be a Keras model, or a function without arguments that makes one; "
             f"got {type(model).__name__}"
         )
+    _check_unscoped(model)
     if not model.compiled or model.optimizer is None:
         raise ConfigError(f"the model {model.name!r} must be compiled, with an optimizer")
     if type(model).train_step is not library.Model.train_step:
@@ -68,6 +115,11 @@ def _check(model: Any) -> None:
         raise ConfigError(
             "the optimizer has gradient_accumulation_steps, which break under a strategy: "
             "use fit(…, accumulate=n)"
+        )
+    if optimizer_of(model).loss_scale_factor:
+        raise ConfigError(
+            "the optimizer has a loss_scale_factor, by which it divides gradients: losses are "
+            'scaled here where that is needed, with fit(…, precision="mixed_float16")'
         )
 
 

@@ -78,7 +78,7 @@ def joined(found: Cluster, timeout: float = 600.0) -> Any:
     """Take this task's place in the cluster. On the chief: the coordinator. Elsewhere: for good."""
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost task is waited for, or told
     if found.role != "chief":
-        serve(found)
+        serve(found, timeout)
     if not _joined:
         _await(found, timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -89,8 +89,8 @@ def joined(found: Cluster, timeout: float = 600.0) -> Any:
     return _joined[0]
 
 
-def serve(found: Cluster) -> NoReturn:
-    """Be a worker or a parameter server, until the chief is gone."""
+def serve(found: Cluster, timeout: float) -> NoReturn:
+    """Be a worker or a parameter server, until the chief is gone. Raises if it never comes."""
     config = tf.compat.v1.ConfigProto()
     # Each worker may hold a thread of every other task while it waits for it.
     config.inter_op_parallelism_threads = max(os.cpu_count() or 1, found.size + 1)
@@ -112,6 +112,11 @@ def serve(found: Cluster) -> NoReturn:
             seen, since = True, now
         elif seen and now - since > _GONE:
             raise SystemExit(0)
+        elif not seen and now - since > timeout:
+            raise WorkerLost(
+                f"within {timeout:g} s the chief did not answer at {found.chief}; "
+                f"{found.role} {found.index} waited for it in vain"
+            )
         time.sleep(_PAUSE)
 
 

@@ -1,4 +1,7 @@
-"""Validation at the end of an epoch: the metrics of another data set, over all replicas."""
+"""Validation at the end of an epoch: the metrics of another data set, over all replicas.
+
+What XLA compiles of a training step, it may not of validation: that goes on without it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 from penstock.model.runtime import tf
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.intake import iterator_of, taken
+from penstock.train.jit import _is_of_the_compiler
 from penstock.train.loop import plain
 from penstock.train.passes import count_in, forward, replica_number
 from penstock.train.reducing import summed
@@ -23,7 +27,8 @@ class Validation:
     ) -> None:
         self._model, self._place, self._tally = model, place, tally
         self._feed, self._listeners = feed, listeners
-        self._step = _Step(model, place, tally, feed.dataset(0).element_spec, jit)
+        self._jit = jit
+        self._step = self._made()
 
     def __call__(self) -> dict[str, float]:
         self._model.reset_metrics()
@@ -42,12 +47,23 @@ class Validation:
                 rows = self._step(iterator)
             except tf.errors.OutOfRangeError:
                 break
+            except tf.errors.OpError as error:
+                if not self._jit or not _is_of_the_compiler(error):
+                    raise
+                self._jit = False
+                self._step = self._made()
+                iterator = iterator_of(self._feed, self._place, 0, step)
+                rows = self._step(iterator)
             # A worker whose own rows have ended counts only padding from there on.
             if not self._feed.ends_together and int(rows) == 0:
                 break
             logs = Logs(lambda: plain(self._tally.results()))
             self._listeners.tell("test_batch_end", step, logs)
             step += 1
+
+    def _made(self) -> _Step:
+        spec = self._feed.dataset(0).element_spec
+        return _Step(self._model, self._place, self._tally, spec, self._jit)
 
 
 class _Step:

@@ -28,10 +28,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TrainingError
 from penstock.model.runtime import keras, tf
 
 _ROWS = ("sum_over_batch_size", "mean")
+_SUMS = "_all_reduce_sum_gradients"  # what Keras' optimizers add gradients up with, once more
 _STRIDE = 0x9E3779B9  # between the seeds of two replicas
 _lock = threading.RLock()
 
@@ -158,6 +159,12 @@ def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
     if replicas == 1:
         yield
         return
+    if optimizer is not None and not hasattr(type(optimizer), _SUMS):
+        raise TrainingError(
+            f"expected Keras' optimizers to add gradients up in {_SUMS}, to be switched off here; "
+            f"{type(optimizer).__name__} of Keras {keras().__version__} has none, and would add "
+            "them up twice"
+        )
     losses: Any = importlib.import_module("keras.src.losses.loss")
     seeds = keras().random.SeedGenerator
     with _lock:
@@ -167,12 +174,12 @@ def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
         losses.unscale_loss_for_distribution = _as_it_is
         seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
         if optimizer is not None:
-            vars(optimizer)["_all_reduce_sum_gradients"] = _as_it_is
+            vars(optimizer)[_SUMS] = _as_it_is
         try:
             yield
         finally:
             if optimizer is not None:
-                del vars(optimizer)["_all_reduce_sum_gradients"]
+                del vars(optimizer)[_SUMS]
             losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
             seeds.next = drawn
 

@@ -38,12 +38,12 @@ class RowsFeed(Feed):
     @property
     def rows(self) -> int | None:
         """What there is, where all workers have the same arrays."""
-        return None if self.policy == "off" else self.count
+        return self.count if self.ends_together else None
 
     @property
     def ends_together(self) -> bool:
-        """Unless each worker has arrays of its own."""
-        return self.policy != "off"
+        """Unless each of several workers has arrays of its own."""
+        return self.policy != "off" or self.share.workers == 1
 
     def dataset(self, epoch: int, start_step: int = 0) -> Any:
         """The pieces of an epoch, from a step on."""

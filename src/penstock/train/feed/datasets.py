@@ -41,8 +41,8 @@ class DatasetFeed(Feed):
 
     @property
     def ends_together(self) -> bool:
-        """Where all read the same."""
-        return self.policy == "data"
+        """Where all read the same, or there is but one."""
+        return self.policy == "data" or self.share.workers == 1
 
     def dataset(self, epoch: int, start_step: int = 0) -> Any:
         """The pieces of an epoch, from a step on; what comes before may have to be read."""

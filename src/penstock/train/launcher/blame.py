@@ -22,6 +22,7 @@ _CONSEQUENCES = re.compile(
     r"|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|missing heartbeats"
     r"|\bConnection(Reset|Refused|Aborted)Error\b|\bBrokenPipeError\b"
     r"|[Ss]ocket closed|[Cc]onnection (reset|refused)|failed to connect"
+    r"|\bWorkerLost\b|parameter servers lost"
 )
 
 

@@ -1,0 +1,60 @@
+"""One of two workers that are not given the same: what comes of it goes into a file of a folder.
+
+Run as `python -m tests.train.differing_job FOLDER`, with TF_CONFIG.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(folder: Path) -> None:
+    import keras
+
+    import penstock
+    from penstock.errors import ConfigError
+    from penstock.train import cluster
+    from tests.train.learning import network, rows
+
+    found = cluster.found()
+    assert found is not None
+    x, y = rows()
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0, "timeout": 30}
+
+    class Stop(keras.callbacks.Callback):  # type: ignore[misc]
+        """The chief wants to stop after its second epoch, the other worker after its first."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = epoch == (1 if found.is_chief else 0)
+
+    class Unknown:
+        """What JSON cannot hold."""
+
+    def odd() -> Any:
+        model = network("adam")
+        model.get_config = lambda: {"width": Unknown()}
+        return model
+
+    told: dict[str, Any] = {}
+    history = penstock.train.fit(odd, x, y, epochs=4, callbacks=[Stop()], **settings)
+    told["epochs"] = history.epoch
+    told["weights"] = [each.tolist() for each in history.model.get_weights()]
+    told["steps"] = int(history.model.optimizer.iterations.numpy())
+    told["loss"] = history.model.evaluate(x, y, verbose=0)[0]
+    differing: dict[str, tuple[int, dict[str, Any]]] = {
+        "folder": (len(x), {"checkpoints": folder / "kept"} if found.is_chief else {}),
+        "rows": (37 if found.is_chief else 20, {}),
+    }
+    for name, (count, options) in differing.items():
+        try:
+            penstock.train.fit(network, x[:count], y[:count], **settings, **options)
+        except ConfigError as error:
+            told[name] = str(error)
+    (folder / f"{found.rank}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,85 @@
+"""The all-reduce that is asked for is the one that is used; NCCL as far as its configuration goes,
+for that needs several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError, TrainingError
+from tests.model.tensorflow_process import in_tensorflow
+from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
+
+_PACK = 1 << 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process() -> Iterator[None]:
+    with process_of_two_cpus():
+        yield
+
+
+@in_tensorflow
+def test_copies_by_hierarchy_over_two_cpus_teach_what_one_device_learns() -> None:
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train import reducing, step
+    from penstock.train.strategies import place
+
+    two_cpus()
+    settings: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    wanted = network("sgd")
+    wanted.fit(*rows(), **settings)
+    used = []
+
+    def summed(values: Any, options: Any) -> Any:
+        used.append(options.bytes_per_pack)
+        return reducing.summed(values, options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "summed", summed)
+        got = penstock.train.fit(
+            network("sgd"),
+            *rows(),
+            strategy="mirrored",
+            reduce="hierarchical",
+            pack_bytes=_PACK,
+            **settings,
+        )
+    assert set(used) == {_PACK}
+    assert (got.report["reduce"], got.report["replicas"]) == ("hierarchical", 2)
+    assert furthest(got.model, wanted) < 2e-6
+    made = place("mirrored", "hierarchical").strategy.extended
+    assert isinstance(made._cross_device_ops, tf.distribute.HierarchicalCopyAllReduce)
+
+
+@in_tensorflow
+def test_several_workers_add_up_as_they_are_told() -> None:
+    import tensorflow as tf
+
+    from penstock.train.strategies import place
+
+    two_cpus()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # of one worker: nobody else is needed
+    ways = tf.distribute.experimental.CommunicationImplementation
+    for reduce, way in (("nccl", ways.NCCL), ("ring", ways.RING), ("auto", ways.AUTO)):
+        options = place(strategy, reduce, _PACK).options
+        assert (options.implementation, options.bytes_per_pack) == (way, _PACK)
+    with pytest.raises(ConfigError, match="for one process"):
+        place(strategy, "hierarchical", _PACK)
+
+
+@in_tensorflow
+def test_gradients_are_not_added_up_twice_by_an_optimizer_that_is_not_known() -> None:
+    from penstock.train.weighing import plainly
+
+    class Renamed:
+        """An optimizer of a Keras whose private method has another name."""
+
+    with plainly(1, Renamed()):
+        pass  # one replica adds nothing up
+    with pytest.raises(TrainingError, match=r"_all_reduce_sum_gradients.*Renamed.*twice"):
+        plainly(2, Renamed()).__enter__()
