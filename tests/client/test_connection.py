@@ -285,10 +285,10 @@ _READY = m.encode(m.State(m.STATE_READY, 0, ""))
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ((), "gone|no engine|still loading"),
-        ((b"\xff\xff garbage",), "protocol|still loading"),
-        ((bytes(100_000),), "protocol|still loading"),
-        ((m.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|still loading"),
+        ((), "gone|no engine|does not answer"),
+        ((b"\xff\xff garbage",), "protocol|does not answer"),
+        ((bytes(100_000),), "protocol|does not answer"),
+        ((m.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|does not answer"),
         ((_WELCOME, m.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
         ((_WELCOME, m.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),
     ],

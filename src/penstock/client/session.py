@@ -70,6 +70,7 @@ class Session:
         self.path = path
         self.kinds = Kinds()
         self.workers = 1
+        self._greeted = False
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
@@ -132,10 +133,12 @@ class Session:
             raise EngineClosed(f"the engine at {self.path} is shutting down")
         if failure is not None:
             raise again(failure)
-        raise EngineClosed(f"the engine at {self.path} is still loading its models")
+        doing = "is still loading its models" if self._greeted else "does not answer"
+        raise EngineClosed(f"the engine at {self.path} {doing}")
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
+        self._greeted = True
         self.workers = record.workers
         self._arena.limit = self.kinds.memory = record.memory
         self._credits = record.requests
