@@ -123,6 +123,40 @@ def _only_rooms_have_changed(one: ClientMemory, before: bytes, items: list[RunIt
     assert bytes(now) == before
 
 
+@given(
+    order=st.permutations(range(12)),
+    rooms=st.lists(st.sampled_from([64, 128, 0]), min_size=12, max_size=12),
+    wide=st.sampled_from([0, 1, 8]),
+)
+def test_answers_that_are_written_together_reach_their_own_slots_and_nothing_else(
+    order: list[int], rooms: list[int], wide: int
+) -> None:
+    memories = [ClientMemory(client, 1, 1 << 14) for client in (1, 2)]
+    device = _device(*memories)
+    items = []
+    for number, room in enumerate(rooms):
+        owner = memories[number // 6]
+        items.append((owner, owner.write(np.full((1, 16), 7, np.int64), room)[1]))
+    before = [bytes(one.mapping.view) for one in memories]
+    answers = np.arange(12 * wide, dtype=np.int64).reshape(12, wide) + 1
+    signature: Signature = (TensorSpec("int64", (wide,)),)
+    targets = [Target(items[slot][1], 0, row, 1) for row, slot in enumerate(order)]
+    placed = device.scatter(targets, signature, [answers])
+    for row, slot in enumerate(order):
+        owner, item = items[slot]
+        if placed[row] is IN_SLOT:
+            (got,) = owner.read(item, signature, 0, 1)
+            begin, _ = answer_room(item.offset, item.length, item.input_bytes, 1, 0, 1)
+            owner.mapping.view[begin : begin + 8 * wide] = before[slot // 6][begin:][: 8 * wide]
+        else:
+            assert rooms[slot] == 0
+            (got,) = read_apart(placed[row], signature, 1)
+        assert got.tolist() == [answers[row].tolist()]
+    assert [bytes(one.mapping.view) for one in memories] == before
+    for one in memories:
+        one.close()
+
+
 def test_single_rows_of_a_request(memory: ClientMemory) -> None:
     device = _device(memory)
     x = {"a": np.arange(12, dtype=np.int16).reshape(4, 3), "b": np.arange(4.0)}

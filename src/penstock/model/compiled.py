@@ -45,7 +45,6 @@ from penstock.transport.tensors import Array, dtype_name, numpy_dtype
 _log = logging.getLogger(__name__)
 _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
-_CALLS = 3  # at a time, as many as a worker on a GPU makes
 _CLEARLY = 0.97
 _KEPT = 256
 _ANY = 1 << 31  # rows
@@ -354,7 +353,7 @@ class Compiled:
             call = partial(_ran, self._modes.run(self._findings.mode, shapes, land), arrays)
             try:
                 call()
-                together = pace.in_flight(call, calls=_CALLS, enough=_TIMED)
+                together = pace.in_flight(call, enough=_TIMED)
             except tf.errors.ResourceExhaustedError:
                 return  # so many of them do not fit; one at a time does
             seconds[land] = together + pace.alone(call, enough=_TIMED)

@@ -25,7 +25,7 @@ class Findings:
     max_batch: int = 0
     ladder: list[int] = field(default_factory=list)  # where sizes were searched for
     rates: dict[str, float] = field(default_factory=dict)  # rows a second, with calls in flight
-    memory: dict[str, Any] = field(default_factory=dict)  # held, fixed, per_row, limit, peaks
+    memory: dict[str, Any] = field(default_factory=dict)  # as `sweep` tells it
     precision: str = ""  # "": as it was saved
     drift: dict[str, dict[str, Any]] = field(default_factory=dict)  # by precision
     reasons: dict[str, str] = field(default_factory=dict)  # why this max_batch, ladder, precision

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-IN_FLIGHT = 2
+HANDS = 4  # of a worker on a GPU (`penstock.worker.loop`)
+IN_FLIGHT = 2  # so many of them have a call running; the others gather and scatter
 _ENOUGH = 0.4  # seconds of measuring one size
 _FEWEST = 3
 

@@ -56,7 +56,8 @@ def need_of(memory: dict[str, Any]) -> Need:
     if not memory:
         return Need(0, measured=False)
     held = int(memory["held"])
-    return Need(held, max(int(memory["fixed"]) - held, 0), int(memory["per_row"]))
+    fixed, buffers = max(int(memory["fixed"]) - held, 0), int(memory.get("buffers_per_row", 0))
+    return Need(held, fixed, int(memory["per_row"]), buffers)
 
 
 def _key(model: Model, device: str) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class Sweep:
             "held": self.held,
             "fixed": need.fixed,
             "per_row": need.per_row,
+            "buffers_per_row": pace.HANDS * row_bytes(self._samples),
             "limit": self.limit,
             "peaks": {str(size): bytes_ for size, bytes_ in sorted(self.peaks.items())},
         }
@@ -115,5 +116,9 @@ def most_rows(samples: Samples, allowed: int) -> int:
     """How large a batch may be at all: what the settings allow, else what buffers can hold."""
     if allowed:
         return allowed
-    row = sum(array.nbytes for array in samples.chosen([0]))
-    return max(1, min(MOST, _BATCH_BYTES // max(row, 1)))
+    return max(1, min(MOST, _BATCH_BYTES // max(row_bytes(samples), 1)))
+
+
+def row_bytes(samples: Samples) -> int:
+    """Bytes of one row of all inputs."""
+    return sum(array.nbytes for array in samples.chosen([0]))

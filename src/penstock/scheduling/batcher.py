@@ -54,7 +54,7 @@ DEPTH = 2
 _NEVER = 1 << 62
 _HARDLY_LONGER = 1.1  # times
 _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
-_HARDLY_MORE = 1.05  # times: among groups the smaller ones, which forgive more
+_HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
 
 
 class Closed(enum.Enum):

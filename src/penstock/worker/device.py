@@ -130,7 +130,8 @@ class CpuDevice:
     ) -> list[Placed]:
         """Write into the part of each slot that is meant for these rows, if they fit."""
         plan = plan_of(signature)
-        flat = _bytes_of(arrays[0]) if plan.single else None
+        if plan.single:
+            return self._scatter_single(targets, plan, arrays)
         placed: list[Placed] = []
         for item, start, first, rows in targets:
             begin, end = answer_room(
@@ -141,14 +142,77 @@ class CpuDevice:
                 placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
                 continue
             view = self._memory.view(item.client, item.segment)
-            if flat is not None:
-                low = first * plan.row_bytes
-                length = rows * plan.row_bytes
-                view[begin : begin + length] = flat[low : low + length]
-            else:
-                plan.write(view, begin, arrays, first, first + rows)
+            plan.write(view, begin, arrays, first, first + rows)
             placed.append(IN_SLOT)
         return placed
+
+    def _scatter_single(
+        self, targets: list[Target], plan: Plan, arrays: list[Array]
+    ) -> list[Placed]:
+        """One tensor of a fixed size: slots at equal distances are written by one copy.
+
+        That copy is numpy's, which lets the worker's other hands go on meanwhile.
+        """
+        each = plan.row_bytes
+        answers = _bytes_of(arrays[0])
+        placed: list[Placed] = []
+        run_item: RunItem | None = None  # the first of those that are written together
+        run_begin = run_first = distance = run_rows = 0
+        for item, start, first, rows in targets:
+            begin, end = answer_room(
+                item.offset, item.length, item.input_bytes, item.total, start, rows
+            )
+            size = plan.fixed_bytes(rows)
+            if begin + size > end:
+                placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
+                continue
+            placed.append(IN_SLOT)
+            if (
+                run_item is not None
+                and rows == 1
+                and item.segment == run_item.segment
+                and item.client == run_item.client
+                and first == run_first + run_rows
+                and (
+                    begin == run_begin + run_rows * distance
+                    if run_rows > 1
+                    else begin >= run_begin + each
+                )
+            ):
+                if run_rows == 1:
+                    distance = begin - run_begin
+                run_rows += 1
+                continue
+            if run_item is not None:
+                self._write(run_item, run_begin, distance, answers, run_first, run_rows, each)
+                run_item = None
+            if rows == 1:
+                run_item, run_begin, run_first, run_rows = item, begin, first, 1
+            else:
+                view = self._memory.view(item.client, item.segment)
+                view[begin : begin + rows * each] = answers[first * each : (first + rows) * each]
+        if run_item is not None:
+            self._write(run_item, run_begin, distance, answers, run_first, run_rows, each)
+        return placed
+
+    def _write(
+        self,
+        item: RunItem,
+        begin: int,
+        distance: int,
+        answers: memoryview,
+        first: int,
+        rows: int,
+        each: int,
+    ) -> None:
+        """Answers, one after the other, to slots from that of `item` on."""
+        view = self._memory.view(item.client, item.segment)
+        source = answers[first * each : (first + rows) * each]
+        if rows == 1 or not each:
+            view[begin : begin + each] = source
+            return
+        slots: Array = np.ndarray((rows, each), np.uint8, view, begin, (distance, 1))
+        slots[...] = np.frombuffer(source, np.uint8).reshape(rows, each)
 
     def _scatter_apart(
         self, plan: Plan, arrays: list[Array], first: int, rows: int, size: int

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import DeviceMemoryError
 from penstock.model.function import Runnable
+from penstock.model.pace import HANDS
 from penstock.spec import Signature
 from penstock.transport.messages import RunItem
 from penstock.transport.tensors import ALIGNMENT, align
@@ -29,7 +30,6 @@ from penstock.worker.memory import MappedSegments
 from penstock.worker.pinning import PinnedSegments
 
 _log = logging.getLogger(__name__)
-HANDS = 3  # one gathers, two keep the device busy
 _WORTH_JOINING = 3  # rows; describing a joined copy takes as long as two single ones
 _FARTHEST = (1 << 31) - 1  # bytes between the rows of a joined copy: CUDA takes no more
 

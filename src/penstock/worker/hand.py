@@ -62,10 +62,11 @@ class Hand:
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
             nonlocal first_try
-            if first_try:
-                first_try = False
-                return self._device.run(layout, arrays, rows)
-            return self._run_again(layout, items, start, stop)
+            with self._worker.running:
+                if first_try:
+                    first_try = False
+                    return self._device.run(layout, arrays, rows)
+                return self._run_again(layout, items, start, stop)
 
         usual = scatter_ns = 0
         for index in unreadable:

@@ -4,11 +4,13 @@ A worker has one *hand* or several (`hand`), each a thread with a device of its 
 at the channel: whoever has the turn receives a batch and gathers its rows, in the order of the
 engine's messages, then gives the turn away and runs the batch. So with several hands the next
 batch is gathered while others are run and scattered, no batch is ever handed from one thread to
-another, and a device's buffers are used again only when the batch that was in them is done.
+another, and a device's buffers are used again only when the batch that was in them is done. Two
+batches run at a time: one keeps the device busy while the other one's beginning and end pass. More
+of them would share the device, end together, and leave it with nothing to do.
 
     hand 1   receive gather │ run · · · · · · · scatter reply
     hand 2                  │ receive gather │ run · · · · · · · scatter reply
-    hand 3                                   │ receive gather │ …
+    hand 3                                   │ receive gather │ · · · run · · · · · · · scatter …
 
 A segment is never unmapped under a batch that reads it: the engine says so only when it knows the
 answers of all such batches. Between batches the loop passes on what warming up has found
@@ -28,6 +30,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import DeviceMemoryError, Kind
 from penstock.model.function import Runnable
+from penstock.model.pace import IN_FLIGHT
 from penstock.spec import Signature
 from penstock.transport import messages as m
 from penstock.transport.channel import Channel, Closed
@@ -36,6 +39,7 @@ from penstock.transport.tensors import plan_of
 from penstock.worker.device import CpuDevice, Device, RunLayout
 from penstock.worker.hand import Hand
 from penstock.worker.memory import MappedSegments
+from penstock.worker.turnstile import Turnstile
 from penstock.worker.warmup import Ready, WarmUp
 
 _log = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ class Worker:
         devices: Sequence[Device] = (),
     ) -> None:
         self.turn = threading.Lock()  # whoever holds it receives and gathers
+        self.running = Turnstile(IN_FLIGHT)
         self._channel = channel
         self._models = models
         self._memory = MappedSegments() if memory is None else memory
