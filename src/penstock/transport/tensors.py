@@ -1,4 +1,4 @@
-"""How arrays lie in a slot, and how they get in and out. The one file here that knows numpy.
+"""How arrays lie in a slot, and how they get in and out. Only this and `copying` know numpy.
 
 A *block* is what one side writes for the other: the same number of rows of each tensor. Tensors of
 fixed size come first, each from the next multiple of 64 bytes; then strings, each as offsets
@@ -28,6 +28,7 @@ from penstock.spec import (
     Signature,
     TensorSpec,
 )
+from penstock.transport.copying import copy
 
 ALIGNMENT = 64
 Array = np.ndarray[Any, Any]
@@ -104,7 +105,7 @@ class Plan:
         for index, dtype, shape, row_bytes in self.fixed:
             target: Array = np.ndarray((rows, *shape), dtype, view, at)
             source = arrays[index]
-            target[...] = source if len(source) == rows else source[start:stop]
+            copy(target, source if len(source) == rows else source[start:stop])
             at += align(rows * row_bytes)
         for index, _, elements in self.strings:
             at = _write_strings(view, at, arrays[index][start:stop].ravel(), rows * elements)
@@ -118,7 +119,8 @@ class Plan:
             if at + rows * row_bytes > end:
                 raise BadBlock(f"{rows} rows of {row_bytes} bytes end behind the block")
             source: Array = np.ndarray((stop - start, *shape), dtype, view, at + start * row_bytes)
-            arrays[index] = source.copy()
+            arrays[index] = np.empty(source.shape, dtype)
+            copy(arrays[index], source)
             at += align(rows * row_bytes)
         for index, shape, elements in self.strings:
             flat, at = _read_strings(

@@ -1,0 +1,136 @@
+"""Large copies by several threads: one core cannot move bytes as fast as memory takes them.
+
+A copy is cut into parts. The caller's thread takes one after the other, and so do a few helpers,
+while numpy lets them run at the same time; what no helper has begun, the caller does. So nothing
+depends on helpers being there, which they are not after a fork. Whatever interrupts the caller,
+nobody writes to the target any more when `copy` is over.
+
+Small copies, and machines with few cores, know nothing of all this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LARGE = 8 << 20  # bytes
+_PART = 2 << 20
+_FEW_CORES = 8
+_MOST_THREADS = 4
+
+
+class Part:
+    """Some of the bytes. Whoever claims it first copies it."""
+
+    def __init__(self, target: Array, source: Array) -> None:
+        self._target, self._source = target, source
+        self._owner: dict[None, object] = {}
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def claim(self, who: object) -> bool:
+        """Whether it is theirs now, or was before."""
+        return self._owner.setdefault(None, who) is who
+
+    def copy(self) -> None:
+        """For the one whose it is."""
+        np.copyto(self._target, self._source, casting="unsafe")
+
+    def help(self, who: object) -> None:
+        """Copy it, unless somebody else does."""
+        if self.claim(who):
+            try:
+                self.copy()
+            finally:
+                self._over.release()
+
+    def wait(self, who: object) -> None:
+        """Until no helper writes it, nor will."""
+        if not self.claim(who):
+            with self._over:
+                pass
+
+
+class Helpers:
+    """Threads that wait for parts, started with the first ones."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._parts: SimpleQueue[Part] = SimpleQueue()
+        self._started = False
+
+    def offer(self, parts: list[Part]) -> None:
+        """Let them take these, if they come to it."""
+        if not self._started:
+            self._started = True
+            for _ in range(self.count):
+                threading.Thread(target=self._help, name="penstock-copy", daemon=True).start()
+        for part in parts:
+            self._parts.put(part)
+
+    def _help(self) -> None:
+        me = object()
+        while True:
+            self._parts.get().help(me)
+
+
+def copy(target: Array, source: Array) -> None:
+    """Copy everything; both have one shape. When it is over, nobody writes there any more."""
+    helpers = _helpers
+    if target.nbytes < _LARGE or not helpers.count or target.dtype.hasobject:
+        target[...] = source
+        return
+    me = object()
+    parts = _cut(target, source)
+    try:
+        helpers.offer(parts[1:])
+        for part in parts:
+            if part.claim(me):
+                part.copy()
+        for part in parts:
+            part.wait(me)
+    except BaseException:
+        _let_go(parts, me)
+        raise
+
+
+def _let_go(parts: list[Part], me: object) -> None:
+    """Wait for helpers, however often the caller is interrupted."""
+    while True:
+        try:
+            for part in parts:
+                part.wait(me)
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+def _cut(target: Array, source: Array) -> list[Part]:
+    """Along the first axis; one row alone byte by byte, if it lies in one piece."""
+    if len(target) == 1 and target.flags.c_contiguous and source.flags.c_contiguous:
+        target, source = target.reshape(-1), source.reshape(-1)
+    count = min(target.nbytes // _PART, len(target))
+    edges = [len(target) * number // count for number in range(count + 1)]
+    return [Part(target[low:high], source[low:high]) for low, high in itertools.pairwise(edges)]
+
+
+def _wanted() -> int:
+    """Helpers beside the caller: a quarter of the cores is for copying, of few cores none."""
+    cores = len(os.sched_getaffinity(0))
+    return 0 if cores < _FEW_CORES else min(cores // 4, _MOST_THREADS) - 1
+
+
+def _forget_in_child() -> None:
+    global _helpers
+    _helpers = Helpers(_wanted())
+
+
+_helpers = Helpers(_wanted())
+os.register_at_fork(after_in_child=_forget_in_child)
