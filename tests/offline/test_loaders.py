@@ -49,8 +49,8 @@ def clock(monkeypatch):
     return clock
 
 
-def crew_of(most: int) -> LoaderCrew:
-    return LoaderCrew("{}", -1, most, queue.SimpleQueue())
+def crew_of(most: int, parts: int | None = None) -> LoaderCrew:
+    return LoaderCrew("{}", -1, most, queue.SimpleQueue(), parts)
 
 
 def pass_time(crew: LoaderCrew, clock: Clock, device: float, starved: float) -> int:
@@ -66,9 +66,17 @@ def test_more_while_the_device_idles_for_lack_of_rows(clock):
     assert [pass_time(crew, clock, device=0.01, starved=0.9) for _ in range(3)] == [4, 6, 6]
 
 
+@pytest.mark.parametrize(
+    ("most", "parts", "count"),
+    [(1, None, 1), (2, None, 1), (16, None, 4), (16, 100, 4), (16, 3, 3), (16, 0, 1)],
+)
+def test_a_quarter_of_them_begin_and_no_more_than_there_are_parts(clock, most, parts, count):
+    assert crew_of(most, parts).count == count
+
+
 @pytest.mark.parametrize(("device", "counts"), [(0.4, [3, 7, 15]), (0.8, [2, 3, 4])])
 def test_as_many_as_the_idle_device_could_feed_on(clock, device, counts):
-    crew = crew_of(16)
+    crew = crew_of(16, parts=1)
     assert [pass_time(crew, clock, device, starved=0.9) for _ in range(3)] == counts
 
 

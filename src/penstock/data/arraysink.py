@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from penstock.data.arrays import open_npy
+from penstock.data.arrays import Held, Stored, open_npy
 from penstock.data.chunk import Array
 from penstock.data.sinks import Sink
 from penstock.errors import InputError
@@ -30,25 +32,73 @@ class NpySink(Sink):
         array = _storable(next(iter(columns.values())))
         _header(file, array.dtype, array.shape)
         for block in _blocks(array):
-            file.write(block.tobytes())
+            file.write(block.reshape(-1).view(np.uint8).data)
 
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
-        """One header and all rows."""
-        if not parts:
-            raise InputError("expected at least one part to join")
-        arrays = [open_npy(part) for part in parts]
-        kinds = [array.rows(0, 0) for array in arrays if len(array)] or [arrays[0].rows(0, 0)]
-        dtype, shape = np.result_type(*(kind.dtype for kind in kinds)), kinds[0].shape[1:]
-        for part, array in zip(parts, arrays, strict=True):
-            kind = array.rows(0, 0)
-            if len(array) and (kind.shape[1:] != shape or kind.dtype.kind != dtype.kind):
-                raise InputError(
-                    f"{part}: expected rows {dtype} {shape}, got {kind.dtype} {kind.shape[1:]}"
-                )
-        _header(file, dtype, (sum(map(len, arrays)), *shape))
-        for array in arrays:
-            for block in _blocks(array.rows(0, len(array))):
-                file.write(block.astype(dtype).tobytes())
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
+        """One header and all rows: as they come, where the first ones tell what all will be."""
+        arrivals = iter(parts)
+        seen: list[str] = []
+        kind: Array | None = None  # of the rows that were written
+        rows = 0
+        for part in arrivals:
+            seen.append(part)
+            array = open_npy(part)
+            found = array.rows(0, 0)
+            if not len(array):
+                continue
+            if kind is None:
+                if not _may_grow(found, file):
+                    break
+                kind = found
+                _header(file, kind.dtype, kind.shape)
+            elif (found.dtype, found.shape) != (kind.dtype, kind.shape):
+                file.seek(0)
+                file.truncate()
+                break
+            _write_rows(file, array, kind.dtype)
+            rows += len(array)
+        else:
+            if kind is not None:
+                file.seek(0)
+                _header(file, kind.dtype, (rows, *kind.shape[1:]))
+                file.seek(0, os.SEEK_END)
+                return
+        _join_all([*seen, *arrivals], file)
+
+
+def _may_grow(kind: Array, file: IO[bytes]) -> bool:
+    """Whether rows can be written before it is known how many there are, and how wide."""
+    if kind.dtype.kind in "SU" or not file.seekable():
+        return False
+    lengths = set()
+    for rows in (0, 1 << 60):
+        header = io.BytesIO()
+        _header(header, kind.dtype, (rows, *kind.shape[1:]))
+        lengths.add(header.tell())
+    return len(lengths) == 1
+
+
+def _join_all(parts: Sequence[str], file: IO[bytes]) -> None:
+    """Rows of whatever dtype has room for all of them."""
+    if not parts:
+        raise InputError("expected at least one part to join")
+    arrays = [open_npy(part) for part in parts]
+    kinds = [array.rows(0, 0) for array in arrays if len(array)] or [arrays[0].rows(0, 0)]
+    dtype, shape = np.result_type(*(kind.dtype for kind in kinds)), kinds[0].shape[1:]
+    for part, array in zip(parts, arrays, strict=True):
+        kind = array.rows(0, 0)
+        if len(array) and (kind.shape[1:] != shape or kind.dtype.kind != dtype.kind):
+            raise InputError(
+                f"{part}: expected rows {dtype} {shape}, got {kind.dtype} {kind.shape[1:]}"
+            )
+    _header(file, dtype, (sum(map(len, arrays)), *shape))
+    for array in arrays:
+        _write_rows(file, array, dtype)
+
+
+def _write_rows(file: IO[bytes], array: Stored | Held, dtype: np.dtype[Any]) -> None:
+    for block in _blocks(array.rows(0, len(array))):
+        file.write(block.astype(dtype, copy=False).reshape(-1).view(np.uint8).data)
 
 
 def _storable(array: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import IO
 
 import numpy as np
@@ -27,7 +27,7 @@ class RecordSink(Sink):
         for row in range(len(next(iter(columns.values())))):
             file.write(frame(build({name: values[row] for name, values in ready.items()})))
 
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
         """One after the other."""
         for part in parts:
             with open_binary(part) as source:

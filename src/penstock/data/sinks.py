@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -50,8 +50,8 @@ class Sink(abc.ABC):
         """Write these columns."""
 
     @abc.abstractmethod
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
-        """Write what these parts hold, in this order."""
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
+        """Write what these parts hold, in this order; some may come later than others."""
 
     def _named(self, columns: Mapping[str, Array], keys: Array | None) -> dict[str, Array]:
         named: dict[str, Array] = {}

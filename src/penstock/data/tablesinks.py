@@ -8,7 +8,8 @@ large is what joining takes, however many rows there are.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from penstock.data.arrow import from_array
@@ -28,30 +29,35 @@ class _TableSink(Sink):
         table = arrow.table({name: from_array(array, name) for name, array in columns.items()})
         self._write_tables(file, iter([table]), table.schema)
 
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
         """Cut anew into groups of one size."""
-        schema = self._schema_of(parts)
-        self._write_tables(file, self._tables(parts, schema), schema)
+        arrivals = iter(parts)
+        first, schema = self._first_of(arrivals)
+        tables = self._tables(itertools.chain(first, arrivals), schema)
+        self._write_tables(file, tables, schema)
 
     def _write_tables(self, file: IO[bytes], tables: Iterator[Any], schema: Any) -> None:
         with self._writer(file, schema) as writer:
             for table in _regrouped(tables, group_rows(schema)):
                 self._write_group(writer, table)
 
-    def _schema_of(self, parts: Sequence[str]) -> Any:
-        """That of the first part with rows: an empty one does not know what its texts are."""
-        if not parts:
-            raise InputError("expected at least one part to join")
+    def _first_of(self, parts: Iterator[str]) -> tuple[list[str], Any]:
+        """The parts up to the first with rows, and its schema: an empty one does not know what its
+        texts are."""
+        seen: list[str] = []
         first = None
         for part in parts:
+            seen.append(part)
             with open_binary(part) as file:
                 schema, rows = self._facts(file)
             if rows:
-                return schema
+                return seen, schema
             first = first or schema
-        return first
+        if not seen:
+            raise InputError("expected at least one part to join")
+        return seen, first
 
-    def _tables(self, parts: Sequence[str], schema: Any) -> Iterator[Any]:
+    def _tables(self, parts: Iterable[str], schema: Any) -> Iterator[Any]:
         for part in parts:
             with open_binary(part) as file:
                 found, rows = self._facts(file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ class JsonSink(Sink):
             line = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False)
             file.write(line.encode(errors="backslashreplace") + b"\n")
 
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
         """One after the other."""
         for part in parts:
             with open_binary(part) as source:
@@ -61,7 +61,7 @@ class CsvSink(Sink):
         for row in zip(*fields, strict=True):
             file.write(self._line(row))
 
-    def join(self, parts: Sequence[str], file: IO[bytes]) -> None:
+    def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
         """One after the other, with one header."""
         header = None
         for part in parts:

@@ -16,21 +16,29 @@ from penstock.data.features import numpy_dtype
 from penstock.data.files import facts as file_facts
 from penstock.data.files import file_system, is_local
 from penstock.errors import ConfigError
-from penstock.offline.parts import joined
+from penstock.offline.parts import concatenate
 from penstock.offline.place import Place
 from penstock.spec import ModelSpec
 
 
 def write_output(
-    place: Place, data: Sequence[str], keys: Sequence[str], empty: dict[str, Array]
+    place: Place,
+    data: Sequence[str],
+    keys: Sequence[str],
+    empty: dict[str, Array],
+    joined: bool = False,
 ) -> None:
-    """The output of these parts, and its keys. `empty`: what to write when there are none."""
+    """The output of these parts, and its keys. `empty`: what to write when there are none.
+
+    `joined`: the data are there already, under their temporary name.
+    """
     sink = place.sink
-    with staged(place.out) as file:
-        if data:
-            sink.join(data, file)
-        else:
-            sink.write(file, empty, np.empty(0, np.int64) if sink.keeps_keys else None)
+    if not joined:
+        with staged(place.out) as file:
+            if data:
+                sink.join(data, file)
+            else:
+                sink.write(file, empty, np.empty(0, np.int64) if sink.keeps_keys else None)
     if not sink.keeps_keys:
         with staged(place.keys) as file:
             if keys:
@@ -47,7 +55,7 @@ def write_errors(place: Place, errors: Sequence[str]) -> str:
         remove(place.errors)
         return ""
     with staged(place.errors) as file:
-        joined(errors, file)
+        concatenate(errors, file)
     publish(place.errors)
     return place.errors
 

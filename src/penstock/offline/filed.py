@@ -25,11 +25,12 @@ from penstock.offline.ending import (
 )
 from penstock.offline.feed import derived_options, feed_of, open_for
 from penstock.offline.job import Job, Tell, Work
+from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, check_same
 from penstock.offline.monitor import Monitor
 from penstock.offline.options import Options
 from penstock.offline.outcome import check_rows, kinds_of, report_of, row_size, text_of
-from penstock.offline.parts import DATA, ERRORS, KEYS
+from penstock.offline.parts import DATA, ERRORS, KEYS, Facts
 from penstock.offline.place import Place
 from penstock.offline.report import JobReport
 from penstock.offline.selection import select
@@ -121,17 +122,27 @@ class FiledRun:
             self._place.loader_sink(),
             manifest.descriptor,
         )
-        job = Job(work, manifest.parts, manifest.record)
+        joining = Joining(self._place, store)
+        for part, facts in sorted(manifest.parts.items()):
+            joining.add(part, facts)
+
+        def record(part: int, facts: Facts) -> None:
+            manifest.record(part, facts)
+            joining.add(part, facts)
+
+        job = Job(work, manifest.parts, record)
         monitor = Monitor(served.client, len(served.devices))
         known, starting = job.rows, time.monotonic() - self._began
         try:
             job.run(monitor, tell)
+            taken, began = monitor.seconds, time.monotonic()
+            check_rows(job)
+            errors = self._end(job, served, joining)
         except PenstockError:
             write_errors(self._place, store.paths(job.parts, ERRORS))
             raise
-        taken, began = monitor.seconds, time.monotonic()
-        check_rows(job)
-        errors = self._end(job, served)
+        finally:
+            joining.drop()
         return report_of(
             self._name, self._what, self._told, job, monitor, known, taken, starting,
             time.monotonic() - began, errors, self._notes(),
@@ -143,7 +154,7 @@ class FiledRun:
         place = self._place
         return str(place.store().folder) if place.shard else place.out
 
-    def _end(self, job: Job, served: Served) -> str:
+    def _end(self, job: Job, served: Served, joining: Joining) -> str:
         """Make the output of the parts; a shard's stay what they are, to be merged."""
         place, store = self._place, self._place.store()
         done = {"written": job.written, "failed": job.failed, "kinds": kinds_of(job.parts)}
@@ -153,7 +164,8 @@ class FiledRun:
             self._manifest.finish({**done, "empty": plain})
             return ""
         empty = empty_columns(served.spec, self._options.job.outputs)
-        write_output(place, store.paths(job.parts, DATA), store.paths(job.parts, KEYS), empty)
+        data, keys = store.paths(job.parts, DATA), store.paths(job.parts, KEYS)
+        write_output(place, data, keys, empty, joining.finish())
         errors = write_errors(place, store.paths(job.parts, ERRORS))
         self._manifest.finish({**done, "size": size_of(place.out)})
         store.remove()

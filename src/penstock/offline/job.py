@@ -161,7 +161,8 @@ def _crew(work: Work) -> Crew:
     source, most = work.source, work.settings.loaders or cores()
     apart = source.decodes and source.seekable and source.description is not None
     if apart and work.sink is not None:
-        return LoaderCrew(_loader_settings(work), work.lock, most, events)
+        parts = None if work.selection.endless else work.cut.parts(len(work.selection))
+        return LoaderCrew(_loader_settings(work), work.lock, most, events, parts)
     stages = Stages()
     served = work.served
     window = Window(

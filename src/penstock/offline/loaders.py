@@ -1,8 +1,9 @@
 """Loaders: processes that decode, as many as keep the device busy, up to a limit.
 
-Begins with one. More are added while the device has nothing to do and those that there are have
-not enough rows for it: as many as would keep it busy if each did as much as those that there are,
-but at most four times as many at once. One that dies is replaced, and its parts are done again.
+Begins with a quarter of them. More are added while the device has nothing to do and those that
+there are have not enough rows for it: as many as would keep it busy if each did as much as those
+that there are, but at most four times as many at once. One that dies is replaced, and its parts are
+done again.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ class Loader:
 
 
 class LoaderCrew:
-    """A crew of processes. `settings`: what each is started with."""
+    """A crew of processes. `settings`: what each is started with; `parts`: how many there are."""
 
-    def __init__(self, settings: str, lock: int, most: int, events: Events) -> None:
+    def __init__(
+        self, settings: str, lock: int, most: int, events: Events, parts: int | None = None
+    ) -> None:
         self.events = events
         self._most = most
         self._settings, self._lock = settings, lock
@@ -95,7 +98,8 @@ class LoaderCrew:
         self._deaths = 0
         self._closing = False
         self._lost: queue.SimpleQueue[Loader] = queue.SimpleQueue()
-        self._loaders: list[Loader] = [self._start()]
+        begin = most // _TIMES if parts is None else min(most // _TIMES, parts)
+        self._loaders: list[Loader] = [self._start() for _ in range(max(begin, 1))]
 
     @property
     def count(self) -> int:

@@ -82,11 +82,11 @@ class PartStore:
 
     def paths(self, parts: dict[int, Facts], what: str = DATA) -> list[str]:
         """These files of the parts that have them, in order."""
-        return [self.path(part, what) for part in sorted(parts) if what in _files(parts[part])]
+        return [self.path(part, what) for part in sorted(parts) if what in files_of(parts[part])]
 
     def missing(self, parts: dict[int, Facts]) -> list[str]:
         """Files that should be there and are not."""
-        wanted = (self.path(part, what) for part in parts for what in _files(parts[part]))
+        wanted = (self.path(part, what) for part in parts for what in files_of(parts[part]))
         return [path for path in wanted if not Path(path).exists()]
 
     def make(self) -> None:
@@ -98,7 +98,8 @@ class PartStore:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _files(facts: Facts) -> list[str]:
+def files_of(facts: Facts) -> list[str]:
+    """Which files a part has."""
     files = facts["files"]
     assert isinstance(files, list)
     return files
@@ -115,7 +116,7 @@ def errors_path(out: str) -> str:
     return f"{out}{ERRORS}.jsonl"
 
 
-def joined(paths: Iterable[str], file: IO[bytes]) -> None:
+def concatenate(paths: Iterable[str], file: IO[bytes]) -> None:
     """Lines, one file after the other."""
     for path in paths:
         with open(path, "rb") as source:
