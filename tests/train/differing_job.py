@@ -16,7 +16,7 @@ def main(folder: Path) -> None:
 
     import penstock
     from penstock.errors import ConfigError
-    from penstock.train import cluster
+    from penstock.train import cluster, loop
     from tests.train.learning import network, rows
 
     found = cluster.found()
@@ -29,6 +29,12 @@ def main(folder: Path) -> None:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == (1 if found.is_chief else 0)
+
+    class StopInside(keras.callbacks.Callback):  # type: ignore[misc]
+        """The chief wants to stop after its third step, the other worker after its first."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch >= (2 if found.is_chief else 0)
 
     class Unknown:
         """What JSON cannot hold."""
@@ -44,6 +50,9 @@ def main(folder: Path) -> None:
     told["weights"] = [each.tolist() for each in history.model.get_weights()]
     told["steps"] = int(history.model.optimizer.iterations.numpy())
     told["loss"] = history.model.evaluate(x, y, verbose=0)[0]
+    loop._LOOKED_STEPS = 2
+    history = penstock.train.fit(network, x, y, epochs=4, callbacks=[StopInside()], **settings)
+    told["inside"] = [history.epoch, int(history.model.optimizer.iterations.numpy())]
     differing: dict[str, tuple[int, dict[str, Any]]] = {
         "folder": (len(x), {"checkpoints": folder / "kept"} if found.is_chief else {}),
         "rows": (37 if found.is_chief else 20, {}),

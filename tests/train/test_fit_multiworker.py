@@ -119,6 +119,7 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
     for rank, told in enumerate(every):
         assert told["epochs"] == [0, 1]  # as the chief has it
         assert told["steps"] == 10
+        assert told["inside"] == [[0], 4]  # all at once, where the chief was asked next
         got = [np.asarray(each, "float32") for each in told["weights"]]
         assert furthest(got, weights) < 2e-6
         assert told["loss"] < history["loss"][-1]

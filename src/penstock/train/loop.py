@@ -6,7 +6,8 @@ checkpoint, and about every two seconds (several workers: every so many steps, t
 are weights that are none, but for the last: a layer may hide them from the loss. A callback of
 Keras' may end training on them in peace (TerminateOnNaN): then no checkpoint is made of them.
 
-Whether an epoch was the last one is for the chief's callbacks to say.
+Whether an epoch was the last one is for the chief's callbacks to say; in the middle of an epoch,
+several workers listen to it every so many steps.
 """
 
 from __future__ import annotations
@@ -127,8 +128,18 @@ class Loop:
             self._look_now_and_then()
             if run.save_every and at.step % run.save_every == 0:
                 self._save()
-            if run.model.stop_training:
+            if self._stops():
                 break
+
+    def _stops(self) -> bool:
+        """In the middle of an epoch; of several workers all at the same step, as the chief says."""
+        run = self.run
+        if run.place.workers == 1:
+            return bool(run.model.stop_training)
+        if self.at.step % _LOOKED_STEPS:
+            return False
+        run.model.stop_training = bool(agreed(run.place, int(run.model.stop_training)))
+        return bool(run.model.stop_training)
 
     def _recovered(self, error: Exception) -> bool:
         """Whether a step that was not taken can be tried again, in another way."""
