@@ -58,9 +58,9 @@ def test_weights_stay_near_those_of_float32(
     assert got.report["precision"] == precision
 
 
-@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@pytest.mark.parametrize(("strategy", "jit"), [("one", False), ("one", True), ("mirrored", False)])
 @in_tensorflow
-def test_a_step_that_overflows_changes_nothing_but_the_scale(strategy: str) -> None:
+def test_a_step_that_overflows_changes_nothing_but_the_scale(strategy: str, jit: bool) -> None:
     """In the first batch one row, of one replica, has a weight that float16 cannot bear."""
     import keras
 
@@ -85,11 +85,13 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(strategy: str) -> N
         sample_weight=weight,
         precision="mixed_float16",
         strategy=strategy,
+        jit=jit,
         **settings,
     )
     assert history.report["loss_scale"] == scaling.FIRST / 2
+    assert history.report["jit"] == jit
     reference = penstock.train.fit(
-        model(), x[8:], y[8:], precision="mixed_float16", strategy=strategy, **settings
+        model(), x[8:], y[8:], precision="mixed_float16", strategy=strategy, jit=jit, **settings
     )
     assert furthest(history.model, reference.model) < 1e-4
     assert int(history.model.optimizer.iterations.numpy()) == 2

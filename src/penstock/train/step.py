@@ -116,8 +116,11 @@ class TrainStep:
         gradients, good = finished(gradients, self._scale, self._clip_norm)
         if good is None:
             self._apply(gradients)
+        elif self.jit:
+            self._apply_where(good, gradients)
         else:
             tf.cond(good, lambda: self._applied(gradients), lambda: tf.constant(False))
+        if good is not None:
             self._learn(good)
         return [], tf.cast(count, tf.float32)
 
@@ -238,6 +241,14 @@ class TrainStep:
     def _applied(self, gradients: list[Any]) -> Any:
         self._apply(gradients)
         return tf.constant(True)
+
+    def _apply_where(self, good: Any, gradients: list[Any]) -> None:
+        """Without a branch: at one of XLA's the host waits for the device, in every step."""
+        changing = [*self._weights, *self._optimizer.variables]
+        before = [tf.identity(each.value) for each in changing]
+        self._apply(gradients)
+        for each, old in zip(changing, before, strict=True):
+            each.value.assign(tf.where(good, each.value, old))
 
     def _learn(self, good: Any) -> None:
         assert self._scale is not None
