@@ -48,7 +48,7 @@ def large(plan: Plan, place: Place) -> list[Outcome]:
         f"penstock, batch {plan.large_batch}": _way(plan, "penstock", **asked, options=ours),
     }
     outcomes = []
-    for title, way in ways.items():
+    for title, way in _wanted(plan, ways).items():
         outcomes += take_turns(
             {title: way}, place, rounds=1, steps=plan.large_steps, within=plan.within
         )
@@ -59,7 +59,13 @@ PARTS = {"rate": rate, "remat": remat, "large": large}
 
 
 def _taken(plan: Plan, place: Place, ways: dict[str, Way], steps: int) -> list[Outcome]:
-    return take_turns(ways, place, rounds=plan.rounds, steps=steps, within=plan.within)
+    wanted = _wanted(plan, ways)
+    return take_turns(wanted, place, rounds=plan.rounds, steps=steps, within=plan.within)
+
+
+def _wanted(plan: Plan, ways: dict[str, Way]) -> dict[str, Way]:
+    words = [word.strip() for word in plan.ways.split(",")]
+    return {title: way for title, way in ways.items() if any(word in title for word in words)}
 
 
 def _way(plan: Plan, kind: str, **changes: Any) -> Way:

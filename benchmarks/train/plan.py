@@ -30,6 +30,7 @@ class Plan:
     large_steps: int = _figure(2, "large: steps of a turn")
 
     within: float = _figure(150.0, "seconds for a way to load, and to warm up")
+    ways: str = _figure("", "only ways that are called so; words with commas between")
 
 
 _QUICK: dict[str, Any] = {"rounds": 2, "steps": 8, "remat_steps": 4, "large_steps": 1}
