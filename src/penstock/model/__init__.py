@@ -13,5 +13,5 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
 | running it | `compiled`, `modes`, `handover` |
-| TensorFlow itself | `quiet` and `xla_cache` (before it is imported), `runtime` (importing it) |
+| TensorFlow itself | `watching`, `quiet` and `xla_cache` (before it is imported), `runtime` |
 """

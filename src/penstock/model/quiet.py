@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import ModuleType
+
+from penstock.model.watching import watch
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _CHATTER = (
@@ -36,7 +35,7 @@ def quieten() -> None:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
     if _LEVEL not in os.environ and "tensorflow" not in sys.modules:
         os.environ[_LEVEL] = "2"
-        sys.meta_path.insert(0, _Finder())
+        watch("tensorflow", _quietly)
 
 
 def tidy() -> None:
@@ -52,35 +51,11 @@ def tidy() -> None:
                 os.unlink(module.__file__)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module `tensorflow` as it would be found anyhow, and loads it without chatter."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "tensorflow":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        with without_chatter():
-            self._loader.exec_module(module)
-        for name in ("tensorflow", "absl"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+def _quietly(load: Callable[[], None], module: ModuleType) -> None:
+    with without_chatter():
+        load()
+    for name in ("tensorflow", "absl"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @contextlib.contextmanager

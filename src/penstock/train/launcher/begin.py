@@ -10,15 +10,14 @@ cluster themselves are left alone.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
+
+from penstock.model.watching import watch
 
 _CONTEXT = "tensorflow.python.eager.context"
 
@@ -29,7 +28,7 @@ def main() -> None:
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.abspath(script))
-    sys.meta_path.insert(0, _Finder())
+    watch(_CONTEXT, _join_first)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=script, __builtins__=__builtins__)
     sys.modules["__main__"] = module
@@ -45,37 +44,9 @@ def main() -> None:
         sys.exit(1)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow's context as it would be found anyhow, and has it join first."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _CONTEXT:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _join_first(module)
-
-
-def _join_first(context: Any) -> None:
+def _join_first(load: Callable[[], None], context: Any) -> None:
     """Before TensorFlow starts its devices, take this task's place. Once, and then no more."""
+    load()
     original = context.Context.ensure_initialized
     lock = threading.RLock()
     state = {"joined": False}
