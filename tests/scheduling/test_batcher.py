@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.scheduling.batcher import DEPTH, Batcher, Closed, Decision
+from penstock.scheduling.batcher import Batcher, Closed, Decision
 from penstock.scheduling.queue import LEAD, Job, Share
+from penstock.scheduling.runners import DEPTH
 from tests.scheduling.bench import (
     CPU,
     GPU,

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.engine.workers import Worker
-from penstock.scheduling.batcher import DEPTH, Closed, Decision
+from penstock.scheduling.batcher import Closed, Decision
 from penstock.scheduling.queue import LEAD, Job, Lane, Share
+from penstock.scheduling.runners import DEPTH
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
 _LADDER = (1, 2, 4, 8)

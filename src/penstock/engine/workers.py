@@ -15,8 +15,9 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.segments import Segment
-from penstock.scheduling.batcher import DEPTH, Decision
+from penstock.scheduling.batcher import Decision
 from penstock.scheduling.queue import LEAD, Lane
+from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.messages import ItemFailed, ItemPart

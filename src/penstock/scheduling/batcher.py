@@ -15,15 +15,8 @@ Where a larger batch takes hardly longer (a GPU) waiting often pays; where time 
 (a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
 for another batch when the device then has less to do.
 
-A worker with several hands gathers and scatters beside its device, and clients are answered and ask
-again meanwhile, if there is another batch to run. So all *N* rows that are about go round in *k*
-groups of *n*, and a round takes, with *h* what passes outside of the device (`_most`)::
-
-    max(k T(n), T(n) + h)      k = N / n      (and no more at a time than the worker has hands)
-
-The size with the shortest round is the most that a batch gets: a few rows go round together, as
-waiting is cheaper than running twice; many go in groups, which hide *h* from each other. Among
-sizes that are nearly as good the smallest is taken: *h* is not known well.
+Where a worker has several hands, many rows go round in groups (`groups`): a batch gets no more than
+one of them.
 
 Several workers had better not run in step: whoever comes just after all of them have begun waits
 for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
@@ -46,15 +39,14 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from penstock.scheduling import groups
 from penstock.scheduling.queue import LEAD, Job, Lane, Queue
+from penstock.scheduling.runners import DEPTH, Runner, freest, has_more, overdue
 
-DEPTH = 2
 _NEVER = 1 << 62
 _HARDLY_LONGER = 1.1  # times
-_CLEARLY = 0.92  # of a round together: what groups must save to be worth it
-_HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
 
 
 class Closed(enum.Enum):
@@ -70,26 +62,6 @@ class Closed(enum.Enum):
     PART = "part"  # the rest follows beside it, while those in it are answered
     SINGLE = "single"  # it is not batched
     SUSPECT = "suspect"  # a row that may have killed its worker
-
-
-class Runner(Protocol):
-    """What the batcher sees of a worker that is ready.
-
-    `free_at` is when it will probably have finished what it has, `late_at` when it is overdue, and
-    `depth` how many batches it may have: `DEPTH`, or more if it works on several at a time.
-    """
-
-    depth: int
-    free_at: int
-    late_at: int
-    alone: bool
-
-    @property
-    def inflight(self) -> int:
-        """Batches that it has and has not finished."""
-
-    def rows_of(self, lane: Lane) -> int:
-        """Rows of this lane that it has and has not finished."""
 
 
 class Decision(NamedTuple):
@@ -194,7 +166,7 @@ class Batcher:
             return None
         kept: list[Runner] = []  # for a suspect, or for a lane whose turn comes before
         if self._suspects and self.queue.oldest() > self._suspects[0].ticket:
-            freest = min(runners, key=lambda runner: (_overdue(runner, now), runner.inflight))
+            freest = min(runners, key=lambda runner: (overdue(runner, now), runner.inflight))
             if freest.inflight == 0:
                 job = self._suspects.popleft()
                 self._suspected_rows -= job.rows
@@ -227,15 +199,15 @@ class Batcher:
     def _batch(
         self, lane: Lane, runners: Sequence[Runner], kept: list[Runner], now: int
     ) -> Decision | None:
-        runner = _freest(runners if lane.batched else runners[:1], kept, now)
+        runner = freest(runners if lane.batched else runners[:1], kept, now)
         if runner is None:
             return None
         busy = runner.inflight > 0
-        most = self._most(lane, runner, runners, now)
+        most = groups.most(lane, runner, runners, now)
         if lane.batched and lane.rows >= most:
             full = Closed.FULL if most == lane.max_batch else Closed.PART
             return self._close(lane, runner, full, most, now)
-        if busy and (runner.free_at - now > lane.lead() or _has_more(runner)):
+        if busy and (runner.free_at - now > lane.lead() or has_more(runner)):
             kept.append(runner)
             return None
         if not lane.batched:
@@ -373,39 +345,6 @@ class Batcher:
         first = None if self.queue.next_due() is None else lane.first_deadline()
         return _NEVER if first is None else first - cost - LEAD
 
-    def _most(self, lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int:
-        """The most rows that a batch gets now: those with which all that are about go round best.
-
-        Where a worker does one thing after the other, as many as there may be.
-        """
-        if runner.depth <= DEPTH or not lane.batched:
-            return lane.max_batch
-        about = lane.rows + sum(each.rows_of(lane) for each in runners)
-        apart = 0
-        if lane.returns.steady:
-            about += lane.returns.away
-            apart += lane.returns.usual
-        share = -(-about // len(runners))
-        if share < 2:
-            return lane.max_batch
-        rounds: dict[int, int] = {}
-        for size in _sizes_below(lane, share):
-            takes = lane.estimates.likely(lane.padded(size), now)
-            if not takes:
-                return lane.max_batch
-            groups = -(-share // size)
-            beside = LEAD + int(lane.gather * size)
-            rounds[size] = max(
-                groups * takes,
-                groups * (takes + beside) // runner.depth,  # so many hands has the worker
-                takes + beside + apart,
-            )
-        together = rounds.pop(share, _NEVER)
-        shortest = min(rounds.values(), default=_NEVER)
-        if shortest >= _CLEARLY * together:
-            return lane.max_batch
-        return next(size for size in rounds if rounds[size] <= _HARDLY_MORE * shortest)
-
     def _fitting(self, lane: Lane, most: int) -> int:
         """A compiled size that is better filled now than padded to the next one; 0 if none is."""
         rows = min(lane.rows, most)
@@ -425,13 +364,6 @@ def pays(lane: Lane, rows: int, back: int, wait: int, workers: int) -> bool:
     return wait + lane.cost(rows + back) < lane.cost(rows) + second
 
 
-def _sizes_below(lane: Lane, rows: int) -> list[int]:
-    """Sizes that so many rows may be run at, in one batch or in several."""
-    sizes = lane.ladder or [1 << power for power in range(1, rows.bit_length())]
-    below = [size for size in sizes if size < rows and size <= lane.max_batch]
-    return [*below, rows] if rows <= lane.max_batch else below
-
-
 def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[Job]:
     rows, until = 0, _NEVER
     for job in jobs:
@@ -444,34 +376,3 @@ def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[J
 
 def _rows(jobs: Sequence[Job]) -> int:
     return sum(job.rows for job in jobs)
-
-
-def _overdue(runner: Runner, now: int) -> bool:
-    """Whether it may hang, or nobody knows how long it takes."""
-    return runner.inflight > 0 and now >= runner.late_at
-
-
-def _has_more(runner: Runner) -> bool:
-    """Whether its device has another batch to run after the present one: no part of one is urgent.
-
-    How long they take is an estimate, and a batch that leaves half full is run as if it were full.
-    """
-    return runner.depth > DEPTH and runner.inflight >= DEPTH
-
-
-def _freest(runners: Sequence[Runner], kept: Sequence[Runner], now: int) -> Runner | None:
-    best: Runner | None = None
-    for runner in runners:
-        if (
-            runner not in kept
-            and not runner.alone
-            and runner.inflight < runner.depth
-            and not _overdue(runner, now)
-            and (
-                best is None
-                or runner.inflight < best.inflight
-                or (runner.inflight == best.inflight and runner.free_at < best.free_at)
-            )
-        ):
-            best = runner
-    return best
