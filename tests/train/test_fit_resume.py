@@ -53,13 +53,13 @@ def fitted(folder: Path | None, ended_at: int | None = None, **options: Any) -> 
         x,
         y,
         batch_size=8,
-        epochs=3,
+        epochs=options.pop("epochs", 3),
         seed=5,
         deterministic=True,
         verbose=0,
         validation_data=(x[:10], y[:10]),
         checkpoints=folder,
-        callbacks=[End()],
+        callbacks=[*options.pop("callbacks", ()), End()],
         **options,
     )
 
@@ -88,6 +88,64 @@ def test_it_goes_on_as_if_nothing_had_been(
     after = fitted(tmp_path, **how)  # it is done
     assert after.report["steps"] == 15
     assert furthest(after.model, whole.model) == 0
+
+
+def with_memories() -> list[Any]:
+    """Callbacks that decide by what was before; no improvement is enough for them."""
+    import keras
+
+    class Fading(keras.callbacks.Callback):  # type: ignore[misc]
+        """Smaller and smaller steps, by its own counting."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        def get_state(self) -> int:
+            return self.count
+
+        def set_state(self, state: int) -> None:
+            self.count = state
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.count += 1
+            self.model.optimizer.learning_rate = 0.01 / (1 + self.count)
+
+    patient = {"monitor": "val_loss", "min_delta": 9.0}
+    return [
+        keras.callbacks.ReduceLROnPlateau(patience=2, factor=0.1, **patient),
+        Fading(),
+        keras.callbacks.EarlyStopping(patience=4, restore_best_weights=True, **patient),
+    ]
+
+
+@in_tensorflow
+def test_callbacks_remember_what_they_did(tmp_path: Path) -> None:
+    two_cpus()
+    whole = fitted(None, epochs=8, callbacks=with_memories())
+    assert whole.epoch == [0, 1, 2, 3, 4]
+    for ended_at in (8, 13, 23):
+        with pytest.raises(Ended):
+            fitted(tmp_path, ended_at=ended_at, epochs=8, callbacks=with_memories())
+    resumed = fitted(tmp_path, epochs=8, callbacks=with_memories())
+    assert resumed.report["resumed_at_step"] == 20
+    assert resumed.history == whole.history
+    assert resumed.epoch == whole.epoch
+    assert furthest(resumed.model, whole.model) == 0  # those of the first epoch: the best ones
+    assert "learning_rate" in whole.history
+
+
+@in_tensorflow
+def test_a_callback_that_tells_but_does_not_listen(tmp_path: Path) -> None:
+    import keras
+
+    class Half(keras.callbacks.Callback):  # type: ignore[misc]
+        def get_state(self) -> int:
+            return 1
+
+    two_cpus()
+    with pytest.raises(ConfigError, match="Half: expected both get_state and set_state"):
+        fitted(tmp_path, callbacks=[Half()])
 
 
 @in_tensorflow

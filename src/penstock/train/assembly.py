@@ -77,10 +77,11 @@ class Assembly:
                 options.epochs,
                 validate=self._validation(validation_data, listeners),
                 validation_freq=options.validation_freq,
-                save=keeper.saving(kept, self.seed),
+                save=keeper.saving(kept, self.seed, listeners.all),
                 save_every=options.checkpoint_every,
                 recover=self._smaller if where.workers == 1 else None,
                 watch=profiler.watch if profiler is not None else None,
+                recall=keeper.recall,
             ),
             at,
         )

@@ -19,7 +19,8 @@ from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
 from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once
 from penstock.train.history import History
-from penstock.train.loop import Loop, Position, Run, plain
+from penstock.train.keeping import Keeper
+from penstock.train.loop import Loop, Run, plain
 from penstock.train.options import Options
 from penstock.train.passes import forward
 from penstock.train.patience import Patience
@@ -46,7 +47,8 @@ class Coordinated:
     def trained(self, data: Any, validation_data: Any, callbacks: Any) -> History:
         """Train to the end."""
         options, model = self._options, self._model
-        newest, checkpoints = self._newest()
+        keeper = Keeper(options, self._place)
+        newest = keeper.newest
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self._seed = int(newest.facts["seed"]) if newest is not None else drawn
         feed = self._feed(data, options.batch_size, training=True)
@@ -55,13 +57,7 @@ class Coordinated:
             self.build(model)
         self._tally = Tally(model)
         kept = Kept(model, self._tally, None)
-        at = Position(epoch=options.initial_epoch)
-        if newest is not None:
-            kept.restore(newest)
-            facts = newest.facts
-            at = Position(
-                newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
-            )
+        at = keeper.begin(kept)
         params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
@@ -77,8 +73,9 @@ class Coordinated:
                 options.epochs,
                 validate=self._validation(validation_data, listeners),
                 validation_freq=options.validation_freq,
-                save=self._save_into(checkpoints, kept),
+                save=keeper.saving(kept, self._seed, listeners.all),
                 save_every=options.checkpoint_every,
+                recall=keeper.recall,
             ),
             at,
             self._handed,
@@ -204,31 +201,6 @@ class Coordinated:
         return validate
 
     # ── checkpoints, and what is told ───────────────────────────────────────────────────────────
-
-    def _newest(self) -> tuple[Any, Any]:
-        if self._options.checkpoints is None:
-            return None, None
-        from penstock.train.checkpoints import Checkpoints
-
-        checkpoints = Checkpoints(self._options.checkpoints, keep=self._options.keep)
-        return checkpoints.newest() if self._options.resume else None, checkpoints
-
-    def _save_into(self, checkpoints: Any, kept: Kept) -> Any:
-        if checkpoints is None:
-            return None
-        from penstock.train.checkpoints import State
-
-        def save(at: Position, counted: Any) -> None:
-            facts = {
-                **kept.facts(),
-                "seed": self._seed,
-                "history": at.history,
-                "epochs": at.epochs,
-                "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
-            }
-            checkpoints.save(State(at.step, at.epoch, at.in_epoch, kept.arrays(None), facts))
-
-        return save
 
     def _report(self, loop: Loop, resumed: int, seconds: float, policy: str) -> dict[str, Any]:
         options = self._options

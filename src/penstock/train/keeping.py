@@ -6,13 +6,14 @@ chief alone: whatever is written, each worker has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.model.runtime import keras, tf
 from penstock.train.agreement import check_same, level
 from penstock.train.checkpoints import Checkpoints, State
 from penstock.train.loop import Position
+from penstock.train.memories import recall, remembered
 from penstock.train.options import Options
 from penstock.train.saving import Kept
 from penstock.train.strategies import Place
@@ -54,7 +55,14 @@ class Keeper:
             newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
         )
 
-    def saving(self, kept: Kept, seed: int) -> Callable[[Position, Any], None] | None:
+    def recall(self, callbacks: Sequence[Any]) -> None:
+        """Have them remember what they did. All workers the same: what the chief's did."""
+        if self.newest is not None:
+            recall(callbacks, self.newest.facts.get("callbacks", {}), self.newest.arrays)
+
+    def saving(
+        self, kept: Kept, seed: int, callbacks: Sequence[Any]
+    ) -> Callable[[Position, Any], None] | None:
         """A function that saves; `None` where there is nothing to save into."""
         if self._checkpoints is None:
             return None
@@ -65,13 +73,16 @@ class Keeper:
             arrays = kept.arrays(counted) if self._place.is_chief or counted is None else {}
             if not self._place.is_chief:
                 return
+            told, remembered_arrays = remembered(callbacks)
             facts = {
                 **kept.facts(),
+                "callbacks": told,
                 "seed": seed,
                 "history": at.history,
                 "epochs": at.epochs,
                 "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
             }
-            checkpoints.save(State(at.step, at.epoch, at.in_epoch, arrays, facts))
+            everything = {**arrays, **remembered_arrays}
+            checkpoints.save(State(at.step, at.epoch, at.in_epoch, everything, facts))
 
         return save

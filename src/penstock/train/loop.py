@@ -13,7 +13,7 @@ several workers listen to it every so many steps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,7 @@ class Run:
     save_every: int | None = None
     recover: Callable[[Run, Exception], bool] | None = None
     watch: Callable[[int], None] | None = None  # called before each step, with its number
+    recall: Callable[[Sequence[Any]], None] | None = None  # callbacks have begun: as they were
 
 
 class Loop:
@@ -76,6 +77,8 @@ class Loop:
     def __call__(self) -> None:
         run, at = self.run, self.at
         run.listeners.tell("train_begin", {})
+        if run.recall is not None:
+            run.recall(run.listeners.all)
         _tell_history(run.listeners.history, at)
         logs: dict[str, float] = {}
         for epoch in range(at.epoch, run.epochs):

@@ -1,9 +1,9 @@
 """What of a run is kept in a checkpoint, and how it goes on from there.
 
 All that decides what the next step does: weights, random seeds, the optimizer's state, the loss
-scale, what metrics have counted in this epoch, the position in the data, the seed of its order and
-the history so far. Variables are named by their number and kind, not by the layers' own names,
-which Keras numbers anew in every process.
+scale, what metrics have counted in this epoch, the position in the data, the seed of its order,
+what callbacks remember (`memories`) and the history so far. Variables are named by their number and
+kind, not by the layers' own names, which Keras numbers anew in every process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
 from penstock.train.carry import state_of
+from penstock.train.memories import PREFIX
 from penstock.train.scaling import LossScale, optimizer_of
 from penstock.train.tally import Tally
 
@@ -45,7 +46,11 @@ class Kept:
     def restore(self, state: State) -> None:
         """As they were."""
         expected = {name: tuple(variable.shape) for name, variable in self._all()}
-        got = {name: tuple(array.shape) for name, array in state.arrays.items()}
+        got = {
+            name: tuple(array.shape)
+            for name, array in state.arrays.items()
+            if not name.startswith(PREFIX)
+        }
         if expected != got:
             differing = sorted(
                 name for name in {*expected, *got} if expected.get(name) != got.get(name)
