@@ -80,6 +80,20 @@ def test_tensorflow_is_limited_when_it_is_imported(machine) -> None:
     assert not list(machine.ledger.glob("*.promise"))  # released as it ended
 
 
+@pytest.mark.parametrize(
+    "look",
+    [
+        "spec = importlib.util.find_spec('tensorflow'); assert spec.loader.get_filename()",
+        "sys.modules['types'] = None\ntry:\n    import tensorflow\nexcept ImportError:\n"
+        "    sys.modules['types'] = types",
+    ],
+    ids=["looked for", "tried in vain"],
+)
+def test_whoever_only_looks_for_tensorflow_does_not_lift_the_limit(machine, look) -> None:
+    done = machine.python(CLAIM + f"import importlib.util, sys, types\n{look}\n" + SHOW)
+    assert done.stdout == f"{{'GPU-aaaa-1': {LIMIT}}} SourceFileLoader\n", done.stderr
+
+
 def test_scripts_may_still_choose_a_number_and_growth(machine) -> None:
     script = (
         CLAIM

@@ -12,11 +12,12 @@ from penstock.model.quiet import quieten, without_chatter
 
 _IMPORT = """
 from penstock.model.quiet import quieten
-import sys
+import importlib.util, sys
 quieten()
+importlib.util.find_spec("tensorflow")  # a look is no import
 import tensorflow as tf, keras
 tf.zeros(3)
-ours = [finder for finder in sys.meta_path if "quiet" in type(finder).__module__]
+ours = [finder for finder in sys.meta_path if "watching" in type(finder).__module__]
 print(keras.backend.backend(), ours, type(tf.__spec__.loader).__name__)
 """
 

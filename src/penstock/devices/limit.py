@@ -1,7 +1,8 @@
 """TensorFlow kept to its share of a card, from the moment that it is imported, whoever imports it.
 
 `limit_tensorflow` watches for the import of `tensorflow` and then, before anybody can use it, gives
-its GPU a memory limit: the share less what TensorFlow takes beside its limit. Scripts may go on
+its GPU a memory limit: the share less what TensorFlow takes beside its limit. It watches until that
+is done: a look whether there is a TensorFlow is no import. Scripts may go on
 calling `set_memory_growth`, which TensorFlow refuses beside a limit: it has no effect then, memory
 grows up to the limit anyhow.
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
 import sys
 import warnings
@@ -110,22 +110,43 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "tensorflow":
+        if name != "tensorflow" or self not in sys.meta_path:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = _found_after(self, name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._share, self._visible)
-        else:
-            sys.meta_path.insert(0, self)
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+    def load(self, loader: importlib.abc.Loader, module: ModuleType) -> None:
+        """Load it, within the limit; then it need not be watched for any more."""
+        if self._visible is not None and not _hides_all(os.environ.get(_VISIBLE)):
+            os.environ[_VISIBLE] = self._visible  # scripts like to set it to a number
+        loader.exec_module(module)
+        apply(module, self._share)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+def _found_after(
+    finder: object, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> importlib.machinery.ModuleSpec | None:
+    """What would be found without this finder, and whoever was asked before it."""
+    for other in sys.meta_path[sys.meta_path.index(finder) + 1 :]:  # type: ignore[arg-type]
+        spec = other.find_spec(name, path, target)
+        if spec is not None:
+            return spec
+    return None
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader, share: int, visible: str | None) -> None:
+    """Loads as the module's own loader does, which is the module's in the end."""
+
+    def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
-        self._share = share
-        self._visible = visible
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # those who only look may ask more of it
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -133,7 +154,4 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        if self._visible is not None and not _hides_all(os.environ.get(_VISIBLE)):
-            os.environ[_VISIBLE] = self._visible  # scripts like to set it to a number
-        self._loader.exec_module(module)
-        apply(module, self._share)
+        self._finder.load(self._loader, module)
