@@ -34,6 +34,18 @@ def no_blank(x):
     return scores(x)
 
 
+def each_its_own(x):
+    """Raises on every row, with its number."""
+    raise ValueError(f"row {x[0, 0]:g} of {len(x)}")
+
+
+def on_a_bad_card(x):
+    """Ends its process, whatever it is given, while the card is bad."""
+    if Path(os.environ["OFFLINE_BAD"]).exists():
+        os._exit(1)
+    return scores(x)
+
+
 def counted(x):
     """Writes down how many rows it was given; takes its time."""
     with open(os.environ["OFFLINE_COUNT"], "ab", buffering=0) as file:

@@ -14,7 +14,14 @@ import pytest
 import penstock
 from penstock.data import open_sink, open_source
 from penstock.data.shards import WAYS as ALL_WAYS
-from penstock.errors import ConfigError, InputError, ModelError, PenstockError, RowsFailed
+from penstock.errors import (
+    ConfigError,
+    InputError,
+    ModelError,
+    PenstockError,
+    RowsFailed,
+    WorkerLost,
+)
 from penstock.offline import labour
 from penstock.offline.parts import Content
 from penstock.offline.setting_up import serving
@@ -95,6 +102,45 @@ def test_a_row_that_kills_its_worker_fails_alone(place):
     assert (report.written, report.kinds) == (39, {"worker": 1})
     assert np.array_equal(np.load("y.npy"), np.delete(x + x, 13, 0))
     assert [line["row"] for line in errors("y.npy")] == [13]
+
+
+@pytest.mark.parametrize("max_batch", [1, 8])
+def test_a_card_that_fails_ends_the_job_and_no_row_is_blamed(place, x, monkeypatch, max_batch):
+    np.save("x.npy", x[:64])
+    bad = place / "bad"
+    monkeypatch.setenv("OFFLINE_BAD", str(bad))
+    bad.touch()
+    options = {"max_batch": max_batch, "max_errors": -1, "restarts": 3, "restart_refill": 100.0}
+    with pytest.raises(WorkerLost, match=r"3 restarts did not help.*goes on from here"):
+        penstock.predict(model("on_a_bad_card"), "x.npy", "y.npy", chunk=16, **options)
+    assert not Path("y.npy").exists()
+    bad.unlink()
+    report = penstock.predict(model("on_a_bad_card"), "x.npy", "y.npy", chunk=16, **options)
+    assert (report.written, report.failed) == (64, 0)
+
+
+def test_every_row_of_a_batch_that_fails_tells_its_own_error(place):
+    x = np.arange(12, dtype=np.float32)[:, None]
+    penstock.predict(model("each_its_own"), x, "y.npy", max_batch=8)
+    told = [line["message"] for line in errors("y.npy")]
+    assert told == [f"ValueError: row {row} of 1" for row in range(12)]
+
+
+def test_a_text_that_cannot_be_sent_fails_alone(place):
+    lines = [json.dumps({"x": f"text {row}"}) for row in range(40)]
+    lines[21] = '{"x": "half a pair: \\ud800"}'
+    Path("x.jsonl").write_text("\n".join(lines) + "\n")
+    seen = penstock.Model(model("texts"), inputs=("string", ()), max_batch=32)
+    report = penstock.predict(seen, "x.jsonl", "y.jsonl")
+    assert (report.written, report.kinds) == (39, {"input": 1})
+    assert [line["row"] for line in errors("y.jsonl")] == [21]
+
+
+def test_texts_that_are_too_large_together_are_sent_in_pieces(place):
+    texts = np.array([b"x" * (50_000 + row) for row in range(64)], object)
+    seen = penstock.Model(model("texts"), inputs=("string", ()), max_batch=32)
+    y = penstock.predict(seen, texts, client_memory=1 << 20)
+    assert np.array_equal(y, [len(text) for text in texts])
 
 
 def test_no_rows(engine, place):

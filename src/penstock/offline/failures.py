@@ -15,8 +15,15 @@ _KINDS: tuple[tuple[type[PenstockError], str], ...] = (
     (WorkerLost, "worker"),
     (InputError, "input"),
 )
-OF_A_ROW = tuple(type_ for type_, _ in _KINDS)  # other errors are nobody's row's fault
+_DIED_OF_IT = "the worker ended while it ran this "  # as the engine says it; else all workers died
 _LONGEST = 2000
+
+
+def is_of_rows(error: BaseException) -> bool:
+    """Whether these rows are at fault: others may do better. If not, no row can be predicted."""
+    if isinstance(error, WorkerLost):
+        return str(error).startswith(_DIED_OF_IT)
+    return isinstance(error, (ModelError, InputError))
 
 
 def failure_of(row: int, key: Any, error: BaseException, kind: str = "") -> Failure:

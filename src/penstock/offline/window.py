@@ -2,11 +2,13 @@
 
 A batch is one request that fills one of the engine's batches, so that its rows have the same
 company in every run. Rows that could not be read are replaced by copies of one that could; the
-last batch is filled up in the same way where the model is compiled for sizes.
+last batch is filled up in the same way where the model is compiled for sizes. A batch that fails as
+a whole is taken apart, so that every row is told of by its own error, and none by a neighbour's.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +19,9 @@ import numpy as np
 
 from penstock.client.client import Client
 from penstock.data.chunk import Array, Failure
-from penstock.errors import InputError, Overloaded, PenstockError, RowsFailed
+from penstock.errors import InputError, Overloaded, PenstockError, RowsFailed, WorkerLost
 from penstock.model.source import resolve
-from penstock.offline.failures import OF_A_ROW, failure_of
+from penstock.offline.failures import failure_of, is_of_rows
 from penstock.offline.feed import Feed
 from penstock.offline.parts import Content
 from penstock.offline.stages import ANSWERS, MAPPING, SENDING, Stages
@@ -121,26 +123,49 @@ class Window:
             return error
 
     def _answer(self, answer: Any, arguments: Any, rows: int) -> tuple[Any, dict[int, Any]]:
-        """The outputs and the errors by row; sent again while the engine is full."""
+        """The outputs and the errors by row, of the first `rows` rows. Raises what is no row's."""
+        try:
+            return self._patient(answer, arguments), {}
+        except RowsFailed as failed:
+            for error in failed.errors.values():
+                if not is_of_rows(error):
+                    raise _stopped(error) from failed
+            errors = {row: error for row, error in failed.errors.items() if row < rows}
+            return failed.results, errors
+        except PenstockError as error:
+            if not is_of_rows(error):
+                raise _stopped(error) from error
+            if rows == 1:
+                return None, {0: error}
+            return self._apart(arguments, rows, 2 if isinstance(error, InputError) else rows)
+
+    def _patient(self, answer: Any, arguments: Any) -> Any:
+        """What the engine answers; sent again while it is full."""
         until = time.monotonic() + _PATIENCE
         while True:
             try:
                 if isinstance(answer, PenstockError):
                     raise answer
-                return answer.result(), {}
-            except RowsFailed as failed:
-                for error in failed.errors.values():
-                    if not isinstance(error, OF_A_ROW):
-                        raise error from failed
-                errors = {row: error for row, error in failed.errors.items() if row < rows}
-                return failed.results, errors
-            except OF_A_ROW as error:
-                return None, dict.fromkeys(range(rows), error)
+                return answer.result()
             except Overloaded:
                 if time.monotonic() > until:
                     raise
                 time.sleep(_PAUSE)
                 answer = self._submit(arguments)
+
+    def _apart(self, arguments: Any, rows: int, pieces: int) -> tuple[Any, dict[int, Any]]:
+        """As `_answer`, of rows that failed together, asked for in so many pieces."""
+        found: list[tuple[int, int, Any]] = []
+        errors: dict[int, Any] = {}
+        bounds = [rows * piece // pieces for piece in range(pieces + 1)]
+        parts = [(a, b, _rows_of(arguments, a, b)) for a, b in itertools.pairwise(bounds)]
+        answers = [self._submit(some) for _, _, some in parts]
+        for (start, stop, some), answer in zip(parts, answers, strict=True):
+            results, failed = self._answer(answer, some, stop - start)
+            errors |= {start + row: error for row, error in failed.items()}
+            if results is not None:
+                found.append((start, stop, results))
+        return _put_together(found, rows) if found else None, errors
 
     def _shaped(
         self, results: Any, good: Array, batch: Batch, failures: list[Failure]
@@ -185,6 +210,40 @@ class Window:
             if not column.ndim or len(column) != rows:
                 raise InputError(f"map: expected {rows} rows of {name or 'output'!r}")
         return named
+
+
+def _stopped(error: PenstockError) -> PenstockError:
+    """What ends the job, of which no row is to blame."""
+    if not isinstance(error, WorkerLost):
+        return error
+    return WorkerLost(
+        f"{error}; once that is mended, or with more restarts, the same call goes on from here"
+    )
+
+
+def _rows_of(arguments: Any, start: int, stop: int) -> Any:
+    if isinstance(arguments, dict):
+        return {name: array[start:stop] for name, array in arguments.items()}
+    return arguments[start:stop]
+
+
+def _put_together(found: list[tuple[int, int, Any]], rows: int) -> Any:
+    """Results of some of the rows in their places; the others hold whatever."""
+    first = found[0][2]
+    if isinstance(first, dict):
+        return {
+            name: _put_together([(start, stop, part[name]) for start, stop, part in found], rows)
+            for name in first
+        }
+    whole: Array = np.empty((rows, *first.shape[1:]), first.dtype)
+    for start, stop, part in found:
+        if part.shape[1:] != whole.shape[1:] or part.dtype != whole.dtype:
+            raise InputError(
+                f"outputs differ between rows: {whole.dtype} {whole.shape[1:]} and then "
+                f"{part.dtype} {part.shape[1:]}"
+            )
+        whole[start:stop] = part
+    return whole
 
 
 def _filled(batch: Batch, rows: int) -> dict[str, Array]:
