@@ -84,10 +84,17 @@ def test_what_tensorflow_keeps_on_the_host() -> None:
     assert not any(stays_on_device(numpy_dtype(name)) for name in ("int32", "bool", "string"))
 
 
-def _small(made: Any, most: int) -> list[int]:
-    """From now on batches of more rows are too large for the device; returns what is tried."""
+def _exhausted(by_xla: bool = False) -> Exception:
     import tensorflow as tf
 
+    if by_xla:
+        text = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes\nmore"
+        return tf.errors.InternalError(None, None, text)
+    return tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\nmore")
+
+
+def _small(made: Any, most: int, by_xla: bool = False) -> list[int]:
+    """From now on batches of more rows are too large for the device; returns what is tried."""
     tried: list[int] = []
     whole = made._modes.run
 
@@ -97,7 +104,7 @@ def _small(made: Any, most: int) -> list[int]:
         def limited(tensors: list[Any]) -> Any:
             tried.append(len(tensors[0]))
             if len(tensors[0]) > most:
-                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating\nmore")
+                raise _exhausted(by_xla)
             return inner(tensors)
 
         return limited
@@ -111,11 +118,12 @@ def _doubled(**settings: Any) -> Any:
     return compiled(graph(lambda x: x * 2), compile="xla", max_batch=32, **settings)
 
 
+@pytest.mark.parametrize("by_xla", [False, True])
 @in_tensorflow
-def test_a_batch_that_does_not_fit_cuts_the_ladder_below_it() -> None:
+def test_a_batch_that_does_not_fit_cuts_the_ladder_below_it(by_xla: bool) -> None:
     made = _doubled()
     assert made.warm_up()
-    tried = _small(made, 8)
+    tried = _small(made, 8, by_xla)
     x = aligned(np.ones((20, 3), np.float32))
     with pytest.raises(DeviceMemoryError, match="a batch of 32 rows needs more memory"):
         made(x, 20)
@@ -168,17 +176,18 @@ def test_a_start_warms_the_largest_size_that_fits() -> None:
         made._begin(made._findings, made._samples)
 
 
+@pytest.mark.parametrize("by_xla", [False, True])
 @in_tensorflow
-def test_a_model_that_does_not_fit_at_all_is_no_model_that_is_broken(tmp_path: Path) -> None:
-    import tensorflow as tf
-
+def test_a_model_that_does_not_fit_at_all_is_no_model_that_is_broken(
+    tmp_path: Path, by_xla: bool
+) -> None:
     from penstock.model.load import load
 
     path = tmp_path / "model.keras"
     network("dense").save(path)
 
     def full(*arguments: Any, **options: Any) -> Any:
-        raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
+        raise _exhausted(by_xla)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(tmp_path))

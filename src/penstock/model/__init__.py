@@ -12,6 +12,6 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | how it runs best | `examine`, `samples`, `operations`, `independence`, `choice`, `agreement` |
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
-| running it | `compiled`, `modes`, `handover` |
+| running it | `compiled`, `modes`, `rungs` (sizes), `handover`, `shortage` (of memory) |
 | TensorFlow itself | `watching`, `quiet` and `xla_cache` (before it is imported), `runtime` |
 """

@@ -16,9 +16,7 @@ import dataclasses
 import logging
 import re
 import statistics
-import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,8 +34,10 @@ from penstock.model.graph import Graph
 from penstock.model.handover import gathered, to_array, to_tensor
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
 from penstock.model.peak import Need, cut, memory_of
+from penstock.model.rungs import Rungs, ladder
 from penstock.model.runtime import tf
 from penstock.model.samples import Samples, find_samples
+from penstock.model.shortage import is_out_of_memory
 from penstock.model.traffic import Traffic
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, numpy_dtype
@@ -47,7 +47,6 @@ _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
 _CLEARLY = 0.97
 _KEPT = 256
-_ANY = 1 << 31  # rows
 _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
 
 
@@ -73,7 +72,7 @@ class Compiled:
         self._names = [tensor.name for tensor in graph.inputs]
         self._inputs = graph.inputs
         self._outputs = graph.outputs
-        self._ladder = model.ladder or ladder(self.max_batch)
+        self._rungs = Rungs(model.ladder or ladder(self.max_batch))
         self._model = model
         self._frozen = frozen
         self._modes = Modes(graph, frozen)
@@ -83,9 +82,6 @@ class Compiled:
         self._fetched: set[Shapes] = set()  # of these sizes answers are fetched after the call
         self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
-        self._sizes = threading.Lock()  # what is warm is changed by several threads
-        self._warm: list[int] = []
-        self._most = _ANY  # rows that fit into the device's memory, as far as is known
         self._samples: Samples | None = None
         self._entry = Entry(circumstances(graph.key, model))
         if not self._remembered(graph):
@@ -101,9 +97,9 @@ class Compiled:
         arrays = [inputs[name] for name in self._names] if isinstance(inputs, dict) else [inputs]
         if rows == 0:
             return self._nothing(arrays)
-        if rows > self._most:
+        if rows > self._rungs.most:
             raise DeviceMemoryError(
-                f"a batch of {rows} rows: the device has memory for {self._most}"
+                f"a batch of {rows} rows: the device has memory for {self._rungs.most}"
             )
         size = self.padded(rows)
         if size != rows:
@@ -119,29 +115,17 @@ class Compiled:
 
     def padded(self, rows: int) -> int:
         """The next size that is warm; the rows themselves where any size can be run."""
-        warm = self._warm
-        if not warm or rows == 0 or rows > self._most:
-            return rows
-        for sizes in (warm, self._ladder):  # the second: when what was warm did not fit after all
-            at = bisect_left(sizes, rows)
-            if at < len(sizes):
-                return sizes[at]
-        return rows
+        return self._rungs.padded(rows)
 
     def _shorten(self, size: int) -> None:
         """A batch of this size did not fit into the device's memory: from now on only smaller ones.
 
         The batch itself is taken apart by whoever runs it.
         """
-        with self._sizes:
-            most = max(size // 2, 1)
-            if self._warm:
-                self._warm = [warm for warm in self._warm if warm < size] or self._warm[:1]
-                most = max((rung for rung in self._ladder if rung < size), default=self._warm[0])
-            self._most = min(self._most, most)
+        self._rungs.shorten(size)
         self.changed = True
         _log.warning(
-            "out of memory at a batch of %d rows: at most %d from now on", size, self._most
+            "out of memory at a batch of %d rows: at most %d from now on", size, self._rungs.most
         )
 
     def _compute(self, arrays: list[Array]) -> list[Array]:
@@ -156,16 +140,16 @@ class Compiled:
         try:
             with self._traffic.among_others():
                 return _ran(run, arrays)
-        except tf.errors.ResourceExhaustedError:
+        except DeviceMemoryError:
             pass  # perhaps only because others were running
         try:
             with self._traffic.alone():
                 return _ran(run, arrays)
-        except tf.errors.ResourceExhaustedError as error:
-            self._shorten(len(arrays[0]))
+        except DeviceMemoryError as error:
+            rows = len(arrays[0])
+            self._shorten(rows)
             raise DeviceMemoryError(
-                f"a batch of {len(arrays[0])} rows needs more memory than the device has left: "
-                f"{_plainer(error).message.splitlines()[0]}"
+                f"a batch of {rows} rows needs more memory than the device has left: {error}"
             ) from None
 
     def _signature(self, outputs: list[Array]) -> Signature:
@@ -188,8 +172,8 @@ class Compiled:
         """No rows: nothing is run, unless only a run can tell the outputs' sizes."""
         signature = self._outputs
         if any(None in tensor.shape for tensor in signature):
-            if self._warm:
-                arrays = [_blank(array, self._warm[0]) for array in arrays]
+            if self._rungs.warm:
+                arrays = [_blank(array, self._rungs.warm[0]) for array in arrays]
             signature = self._signature(self._compute(arrays))
         return signature, [
             np.empty((0, *tensor.sizes), numpy_dtype(tensor.dtype)) for tensor in signature
@@ -236,15 +220,13 @@ class Compiled:
     def _begin(self, findings: Findings, samples: Samples | None) -> None:
         """Decide on sizes, and warm the smallest and the largest."""
         self._findings = findings
-        self._most = _ANY
         self.batched = not findings.unbatched
         sizes = self._model.ladder or tuple(findings.ladder) or ladder(findings.max_batch)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
-        self._ladder = cut(sizes, Need.told(findings.memory), limit)
-        if self._model.warm == "largest":
-            self._ladder = self._ladder[-1:]
-        self.max_batch = self._ladder[-1]
-        smallest = self._ladder[0] if self.batched else 1
+        sizes = cut(sizes, Need.told(findings.memory), limit)
+        self._rungs = Rungs(sizes[-1:] if self._model.warm == "largest" else sizes)
+        self.max_batch = self._rungs.sizes[-1]
+        smallest = self._rungs.sizes[0] if self.batched else 1
         if samples is None and findings.measured:
             samples, _ = find_samples(
                 self._inputs,
@@ -262,21 +244,20 @@ class Compiled:
             latency.setdefault(str(smallest), self._first_time(samples, smallest, latency))
             warm.add(self._warm_largest(samples, latency) if self.batched else smallest)
         if self._pads():
-            self._warm = sorted(warm) if samples is not None else list(self._ladder)
+            self._rungs.warm = sorted(warm) if samples is not None else list(self._rungs.sizes)
         self._findings = dataclasses.replace(findings, latency=latency)
 
     def _warm_largest(self, samples: Samples, latency: dict[str, int]) -> int:
         """Warm the largest size that fits; the ladder ends there."""
         while True:
-            size = self.max_batch = self._ladder[-1]
+            size = self.max_batch = self._rungs.sizes[-1]
             try:
                 latency.setdefault(str(size), self._first_time(samples, size, latency))
                 return size
             except DeviceMemoryError:
-                if len(self._ladder) == 1:
+                if len(self._rungs.sizes) == 1:
                     raise
-                self._ladder = self._ladder[:-1]
-                self._most = _ANY  # the next smaller one may be more than half
+                self._rungs.drop_largest()
 
     def _first_time(self, samples: Samples, size: int, latency: dict[str, int]) -> int:
         return self._time(samples, size, once=str(size) in latency)
@@ -304,10 +285,11 @@ class Compiled:
             return False
         latency = dict(self._findings.latency)
         changed = False
-        for size in self._ladder:
-            if size > self._most:
+        rungs = self._rungs
+        for size in rungs.sizes:
+            if size > rungs.most:
                 break
-            if str(size) in latency and (size in self._warm or not self._warm):
+            if str(size) in latency and (size in rungs.warm or not rungs.warm):
                 continue
             try:
                 time_ns = self._time(self._samples, size, once=str(size) in latency)
@@ -315,9 +297,7 @@ class Compiled:
                 _log.warning("a batch of %d could not be warmed up: %s", size, error)
                 continue
             latency.setdefault(str(size), time_ns)
-            with self._sizes:
-                if self._warm and size <= self._most:
-                    self._warm = sorted({*self._warm, size})
+            rungs.warmed(size)
             changed = True
         self._findings = dataclasses.replace(self._findings, latency=latency)
         if changed:
@@ -354,7 +334,7 @@ class Compiled:
             try:
                 call()
                 together = pace.in_flight(call, enough=_TIMED)
-            except tf.errors.ResourceExhaustedError:
+            except DeviceMemoryError:
                 return  # so many of them do not fit; one at a time does
             seconds[land] = together + pace.alone(call, enough=_TIMED)
         if seconds[False] < _CLEARLY * seconds[True]:
@@ -372,14 +352,14 @@ class Compiled:
         return {
             "mode": findings.mode,
             "modes": findings.modes,
-            "ladder": list(self._warm),
+            "ladder": list(self._rungs.warm),
             "latency": dict(sorted(findings.latency.items(), key=lambda item: int(item[0]))),
             "unbatched": findings.unbatched,
             "notes": findings.notes,
             "cached": self.cached,
             "device": self.device,
-            "max_batch": min(self.max_batch, self._most),
-            "rungs": list(self._ladder) if self._pads() else [],
+            "max_batch": min(self.max_batch, self._rungs.most),
+            "rungs": list(self._rungs.sizes) if self._pads() else [],
             "rates": findings.rates,
             "memory": findings.memory,
             "precision": findings.precision,
@@ -388,18 +368,12 @@ class Compiled:
         }
 
 
-def ladder(max_batch: int) -> tuple[int, ...]:
-    """The sizes that are compiled by default: 1, 2, 4, and so on, and the largest."""
-    sizes = [1 << power for power in range(max_batch.bit_length()) if 1 << power < max_batch]
-    return (*sizes, max_batch)
-
-
 def _ran(run: Run, arrays: list[Any]) -> list[Array]:
     try:
         return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
-    except tf.errors.ResourceExhaustedError:
-        raise
     except tf.errors.OpError as error:
+        if is_out_of_memory(error):
+            raise DeviceMemoryError(_plainer(error).message.splitlines()[0]) from None
         raise _plainer(error) from None
 
 

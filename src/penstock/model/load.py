@@ -20,6 +20,7 @@ from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.function import Function, Runnable
 from penstock.model.live import in_memory
 from penstock.model.quiet import quieten, tidy
+from penstock.model.shortage import is_out_of_memory
 from penstock.model.source import check_place, is_path, resolve
 from penstock.model.structure import needs_arguments
 
@@ -45,7 +46,7 @@ def load(
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        if type(error).__name__ == "ResourceExhaustedError":
+        if is_out_of_memory(error):
             raise DeviceMemoryError(
                 f"model {model.name!r} ({model.source}) does not fit: {_room_told()}"
             ) from error

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.model import pace, peak
 from penstock.model.peak import NOTHING, Memory, Need
 from penstock.model.samples import Samples
+from penstock.model.shortage import is_out_of_memory
 from penstock.model.sizes import MOST, Curve, DoesNotFit, Search, ladder_of, search
 from penstock.transport.tensors import Array
 
@@ -73,7 +74,7 @@ class Sweep:
             self.latency[size] = pace.alone(lambda: run(rows))
             each = pace.in_flight(lambda: run(rows)) if self._in_flight else self.latency[size]
         except Exception as error:
-            if type(error).__name__ == "ResourceExhaustedError":
+            if is_out_of_memory(error):
                 raise DoesNotFit(str(error)) from error
             raise
         self.each[size] = each

@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.errors import DeviceMemoryError
 from penstock.model.peak import ROOM, Memory, Need, fitted
+from penstock.model.shortage import is_out_of_memory as is_out_of_memory
 
 _FIRST, _SECOND = 16, 4  # probes are these parts of all rows
 
@@ -89,16 +90,6 @@ def room_of(memory: Memory, tensorflow: Any) -> int:
     if grows or config.experimental.get_memory_growth(gpus[0]):
         return told if told > memory.held() else 0  # no more than that: nobody could be asked
     return max(told, _allocators_limit())
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device had too little memory: TensorFlow's own error, or XLA's inside another."""
-    kind = type(error).__name__
-    text = str(error)
-    return kind == "ResourceExhaustedError" or (
-        kind in ("InternalError", "UnknownError")
-        and ("RESOURCE_EXHAUSTED" in text or "Out of memory" in text)
-    )
 
 
 def _allocators_limit() -> int:

@@ -1,0 +1,26 @@
+"""Too little memory on a device, by whichever of its errors TensorFlow says so. Imports none of it.
+
+Its own allocator raises `ResourceExhaustedError`. XLA, CUDA's libraries and copies to the device
+run out of memory inside other errors, and only their texts tell.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import DeviceMemoryError
+
+_INSIDE = ("InternalError", "UnknownError", "AbortedError")
+_TEXTS = (
+    "RESOURCE_EXHAUSTED",  # XLA
+    "Out of memory",
+    "OUT_OF_MEMORY",  # CUDA
+    "STATUS_ALLOC_FAILED",  # cuDNN and cuBLAS
+    "Dst tensor is not initialized",  # there was no memory for the copy of a tensor
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device had too little memory for what was asked of it."""
+    kind = type(error).__name__
+    if isinstance(error, DeviceMemoryError) or kind == "ResourceExhaustedError":
+        return True
+    return kind in _INSIDE and any(text in str(error) for text in _TEXTS)
