@@ -102,3 +102,14 @@ def test_more_shards_than_batches(place, x, engine):
 def test_a_stream_cannot_be_cut(place, engine):
     with pytest.raises(ConfigError, match="front to back"):
         penstock.predict("scores", iter([np.zeros(3)]), "y.npy", engine=engine, shard="1/2")
+
+
+def test_a_shard_leaves_the_side_file_of_the_whole_alone(rows, engine):
+    for index in (1, 2):
+        run("y.npy", engine, shard=f"{index}/2")
+    merge("y.npy")
+    side = Path("y.npy.errors.jsonl").read_bytes()
+    assert side.count(b"\n") == 4
+    with pytest.raises(penstock.errors.InputError, match="max_errors"):
+        run("y.npy", engine, shard="1/2", restart=True, max_errors=0)
+    assert Path("y.npy.errors.jsonl").read_bytes() == side

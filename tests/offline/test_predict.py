@@ -360,6 +360,45 @@ def test_a_changed_input_model_or_option_is_refused(x, engine, place):
     assert np.array_equal(np.load("y.npy"), x[:500] + x[:500] + 1)
 
 
+def test_images_that_are_to_be_read_otherwise_are_another_input(place, x):
+    fill(place / "images")
+    seen = penstock.Model(model("named"), inputs=("float32", (None, None, 1)), max_batch=8)
+    square = penstock.Model(model("named"), inputs=("float32", (6, 6, 1)), max_batch=8)
+
+    def run(what="images/photo*", seen=square, **options):
+        return penstock.predict(seen, what, "y.npy", outputs="total", **options)
+
+    run()
+    assert run(size=6, mode="L").computed == run(mode="L").computed == 0
+    for options in ({"size": 8, "mode": "L"}, {"size": 6}, {"mode": "RGB"}, {"decode": False}):
+        with pytest.raises(ConfigError, match="another input"):
+            run(**options)
+    np.save("x.npy", x)
+    with pytest.raises(ConfigError, match="another input"):
+        run("x.npy")
+    np.save("x.npy", np.zeros((3, 6, 6, 1), np.float32))
+    run("x.npy", restart=True)
+    with pytest.raises(ConfigError, match="another input"):
+        run()
+    with pytest.raises(InputError, match="pass size"):
+        run(seen=seen, restart=True)
+    assert run("x.npy").computed == 0
+
+
+def test_what_is_said_of_images_goes_before_what_the_model_says(place):
+    fill(place / "images")
+    seen = penstock.Model(model("named"), inputs=("float32", (6, 6, 3)), max_batch=8)
+    assert penstock.predict(seen, "images/photo*", mode="RGB")["total"].shape == (3,)
+
+
+def test_an_option_that_was_wrong_can_be_put_right_while_nothing_is_done(x, engine, place):
+    np.save("x.npy", x)
+    with pytest.raises(InputError, match="one column"):
+        penstock.predict("named", "x.npy", "y.npy", engine=engine)
+    report = penstock.predict("named", "x.npy", "y.npy", engine=engine, outputs="total")
+    assert report.written == 1000
+
+
 def test_a_file_of_somebody_else_is_not_written_over(x, engine, place):
     Path("y.npy").write_text("mine")
     with pytest.raises(ConfigError, match="there already"):

@@ -285,10 +285,37 @@ def test_a_folder_that_cannot_be_written(place, x, engine):
         penstock.predict("scores", x, "file/y.npy", engine=engine)
 
 
-def test_a_manifest_of_something_else_is_refused(place, x, engine):
-    Path("y.npy.manifest.jsonl").write_text("shopping list\n")
-    with pytest.raises(ConfigError, match="no manifest"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shopping list\n", "no manifest"),
+        ("12\n", "no manifest"),
+        ('{"penstock": 99}\n', "another version"),
+    ],
+)
+def test_a_manifest_of_something_else_is_refused_unless_it_does_not_matter(
+    place, x, engine, text, message
+):
+    Path("y.npy.manifest.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match=f"{message}.*restart"):
         penstock.predict("scores", x, "y.npy", engine=engine)
+    assert Path("y.npy.manifest.jsonl").read_text() == text
+    assert penstock.predict("scores", x, "y.npy", engine=engine, restart=True).rows == 1000
+    assert penstock.predict("scores", x, "y.npy", engine=engine).computed == 0
+
+
+def test_a_restart_that_comes_to_nothing_leaves_what_was_done(place, x, engine):
+    np.save("x.npy", x)
+    x[500:, 0] = -1
+    np.save("x.npy", x)
+    with pytest.raises(InputError, match="max_errors"):
+        penstock.predict("picky", "x.npy", "y.npy", engine=engine, chunk=64, max_errors=10)
+    known = recorded("y.npy")
+    with pytest.raises(InputError, match="no model"):
+        penstock.predict("pciky", "x.npy", "y.npy", engine=engine, chunk=64, restart=True)
+    assert recorded("y.npy") == known > 0
+    report = penstock.predict("picky", "x.npy", "y.npy", engine=engine, chunk=64, max_errors=-1)
+    assert report.known >= 500
 
 
 def test_a_job_that_never_began_leaves_nothing(place):

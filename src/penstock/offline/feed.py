@@ -87,11 +87,16 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
     return Feed(tuple(pairs), bare, tuple(settings.keep))
 
 
-def open_for(what: Any, options: dict[str, Any]) -> Source | None:
-    """The source; `None` for images of which nobody has said how large they are to be."""
-    if _undecided(what, options):
-        return None
-    return open_source(what, **options)
+def open_for(
+    what: Any, options: dict[str, Any], derived: dict[str, Any] | None = None
+) -> Source | None:
+    """The source; `None` for images of which nobody has said how large they are to be.
+
+    `derived`: what an earlier run has found for these. What is said in `options` goes before it.
+    """
+    if not _undecided(what, options):
+        return open_source(what, **options)
+    return open_source(what, **{**derived, **options}) if derived else None
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from penstock.offline.ending import (
 from penstock.offline.feed import derived_options, feed_of, open_for
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
-from penstock.offline.manifest import Manifest, check_same
+from penstock.offline.manifest import Manifest, another, check_same
 from penstock.offline.monitor import Monitor
 from penstock.offline.options import Options
 from penstock.offline.outcome import check_rows, kinds_of, report_of, row_size, text_of
@@ -48,8 +48,9 @@ class FiledRun:
         self._began = time.monotonic()
         self._model = None if options.engine_name else model_of(model, options.model)
         self._name = str(model) if self._model is None else self._model.name
-        if options.job.restart:
-            manifest.forget()
+        self._known = bool(manifest.header)
+        if not manifest.parts and not manifest.done:
+            manifest.forget()  # nothing is lost by another beginning, with other options perhaps
 
     def run(self, tell: Tell) -> JobReport:
         """Do what is left to do."""
@@ -62,9 +63,10 @@ class FiledRun:
                     served_by(options.engine_name, self._name, options.engine_folder)
                 )
             derived = header.get("derived", {})
-            source = open_for(self._what, {**options.source, **derived})
+            source = open_for(self._what, options.source, derived)
             if header:
-                assert source is not None
+                if source is None:
+                    raise another(["input"], manifest.path)
                 check_same(header["identity"], self._identity(source, served), manifest.path)
                 if manifest.done:
                     return self._done_before(source)
@@ -74,7 +76,7 @@ class FiledRun:
                 served = stack.enter_context(serving(self._model, options.engine, plan))
             if source is None:
                 derived = derived_options(served.spec)
-                source = open_source(self._what, **options.source, **derived)
+                source = open_source(self._what, **{**derived, **options.source})
             return self._work(source, served, derived, tell)
 
     def _work(
@@ -96,7 +98,7 @@ class FiledRun:
             shape = cut(
                 batch, row_size(source, served), settings.chunk, source.decodes, served.rate
             )
-            if not settings.restart and not self._place.shard:
+            if not (settings.restart or self._known or self._place.shard):
                 check_free(self._place)
             store.remove()
             manifest.begin(
@@ -139,7 +141,8 @@ class FiledRun:
             check_rows(job)
             errors = self._end(job, served, joining)
         except PenstockError:
-            write_errors(self._place, store.paths(job.parts, ERRORS))
+            if not self._place.shard:  # whose failures stay with its parts, until they are merged
+                write_errors(self._place, store.paths(job.parts, ERRORS))
             raise
         finally:
             joining.drop()

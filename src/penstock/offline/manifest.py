@@ -55,8 +55,8 @@ class Manifest:
         self.done = facts
 
     def close(self) -> None:
-        """Let go of the lock. What was never begun leaves nothing."""
-        if not self.header:
+        """Let go of the lock. What was never begun leaves nothing; what was, stays."""
+        if not os.fstat(self.descriptor).st_size:
             self.path.unlink(missing_ok=True)
         os.close(self.descriptor)
 
@@ -93,10 +93,17 @@ class Manifest:
         try:
             record = json.loads(line)
         except ValueError:
-            raise ConfigError(f"{self.path} is no manifest: {line[:40]!r}") from None
+            record = None
+        if not isinstance(record, dict):
+            raise ConfigError(
+                f"{self.path} is no manifest, or a damaged one: {line[:40]!r}; "
+                "write over it with restart"
+            )
         if "penstock" in record:
             if record.pop("penstock") != FORMAT:
-                raise ConfigError(f"{self.path} is of another version of penstock; see restart")
+                raise ConfigError(
+                    f"{self.path} is of another version of penstock: begin anew with restart"
+                )
             self.header = record
         elif "part" in record:
             self.parts[record.pop("part")] = record
@@ -106,8 +113,11 @@ class Manifest:
             self.runs += 1
 
 
-def open_manifest(path: Path) -> Manifest:
-    """Open it, or make it, and lock it. Raises `ConfigError` while another job has it."""
+def open_manifest(path: Path, anew: bool = False) -> Manifest:
+    """Open it, or make it, and lock it. Raises `ConfigError` while another job has it.
+
+    `anew`: what it says does not matter, not even whether it can be understood.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _opened(path)
@@ -115,7 +125,8 @@ def open_manifest(path: Path) -> Manifest:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     try:
         manifest = Manifest(path, descriptor)
-        manifest.read()
+        if not anew:
+            manifest.read()
     except BaseException:
         os.close(descriptor)
         raise
@@ -139,10 +150,15 @@ def check_same(known: dict[str, Any], found: dict[str, Any], path: Path) -> None
     """Raise `ConfigError` when a job is not about what its manifest is about."""
     changed = [name for name in found if known.get(name) != found[name]]
     if changed:
-        raise ConfigError(
-            f"{path} tells of a job with another {' and '.join(changed)}: put things back as they "
-            "were to go on, or begin anew with restart"
-        )
+        raise another(changed, path)
+
+
+def another(changed: list[str], path: Path) -> ConfigError:
+    """A job is not about what its manifest is about."""
+    return ConfigError(
+        f"{path} tells of a job with another {' and '.join(changed)}: put things back as they "
+        "were to go on, or begin anew with restart"
+    )
 
 
 def _lock(path: Path, descriptor: int) -> None:

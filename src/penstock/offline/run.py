@@ -58,7 +58,7 @@ def predict(
         return outputs
     place = place_of(out, given.job, given.sink)
     try:
-        manifest = open_manifest(place.manifest)
+        manifest = open_manifest(place.manifest, anew=given.job.restart)
         try:
             report = FiledRun(model, source, given, place, manifest).run(say)
         finally:
@@ -86,7 +86,7 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
             chosen: Model = model_of(model, options.model)
             served, name = stack.enter_context(serving(chosen, options.engine)), chosen.name
         if source is None:
-            source = open_source(what, **options.source, **derived_options(served.spec))
+            source = open_source(what, **{**derived_options(served.spec), **options.source})
         feed = feed_of(source, served.spec, settings, options.source.get("key"))
         batch = served.batch_of(feed.sample(source.signature))
         shape = cut(batch, row_size(source, served), settings.chunk, source.decodes, served.rate)
