@@ -15,6 +15,10 @@ def scores(x):
     return np.stack([flat.sum(1), flat.max(1), (flat * np.arange(flat.shape[1])).sum(1)], 1)
 
 
+def same(x):
+    return x
+
+
 def named(x):
     y = scores(x)
     return {"total": y[:, 0], "rest": y[:, 1:].astype(np.float32)}

@@ -11,7 +11,9 @@ import pytest
 
 import penstock
 from penstock.errors import ConfigError
+from penstock.offline import merge as merging
 from penstock.offline.merge import merge
+from tests.offline.conftest import model
 
 
 @pytest.fixture
@@ -113,3 +115,50 @@ def test_a_shard_leaves_the_side_file_of_the_whole_alone(rows, engine):
     with pytest.raises(penstock.errors.InputError, match="max_errors"):
         run("y.npy", engine, shard="1/2", restart=True, max_errors=0)
     assert Path("y.npy.errors.jsonl").read_bytes() == side
+
+
+@pytest.mark.parametrize("way", ["contiguous", "strided"])
+def test_what_is_merged_is_compressed_as_one_run_would_be(rows, engine, way):
+    run("whole.parquet", engine, compression="gzip")
+    for index in (1, 2):
+        run("y.parquet", engine, shard=f"{index}/2", shards=way, compression="gzip")
+    merge("y.parquet")
+    assert Path("y.parquet").read_bytes() == Path("whole.parquet").read_bytes()
+
+
+def test_large_rows_are_put_in_order_a_few_at_a_time(place, x, engine, monkeypatch):
+    np.save("x.npy", np.random.default_rng(3).random((96, 4096)))
+    most = []
+    write = merging.NpySink.write
+
+    def watched(self, file, columns, keys=None):
+        most.append(len(next(iter(columns.values()))))
+        write(self, file, columns, keys)
+
+    for index in (1, 2, 3):
+        penstock.predict(
+            model("same"), "x.npy", "y.npy", shard=f"{index}/3", shards="strided", max_batch=8
+        )
+    monkeypatch.setattr(merging, "_RANGE_BYTES", 1 << 20)
+    monkeypatch.setattr(merging.NpySink, "write", watched)
+    merge("y.npy")
+    assert 16 <= max(most) <= 32, "a row has 32 KB"
+    assert np.array_equal(np.load("y.npy"), np.load("x.npy"))
+
+
+def test_a_merge_that_is_killed_at_its_end_can_be_done_again(rows, engine, monkeypatch):
+    for index in (1, 2):
+        run("y.npy", engine, shard=f"{index}/2")
+    publish = merging.publish
+
+    def killed(path):
+        if path.endswith(".errors.jsonl"):
+            raise KeyboardInterrupt
+        publish(path)
+
+    monkeypatch.setattr(merging, "publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        merge("y.npy")
+    monkeypatch.setattr(merging, "publish", publish)
+    assert merge("y.npy").failed == 4
+    assert Path("y.npy.errors.jsonl").read_text().count("\n") == 4

@@ -1,12 +1,14 @@
 """`penstock merge`: the parts of all shards as the output that one run would have written.
 
 Parts of contiguous shards are whole runs of rows, in the output's format, and are joined as they
-are. Others have rows from everywhere: they are put in order, a range of rows at a time.
+are. Others have rows from everywhere: they are put in order, a range of rows at a time, of at most
+so many bytes. The output gets its name last: what is there is whole.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,11 +24,13 @@ from penstock.data.chunk import Array
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.ending import remove, size_of, write_output
 from penstock.offline.manifest import Manifest, open_manifest
+from penstock.offline.options import SINK_OPTIONS
 from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore
 from penstock.offline.place import Place, place_of
 from penstock.offline.settings import JobSettings
 
-_RANGE = 65_536  # rows that are put in order at a time
+_RANGE_ROWS = 65_536  # that are put in order at a time, at most
+_RANGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,9 @@ class Merged:
 def merge(out: Any, *, work: str = "", restart: bool = False, **options: Any) -> Merged:
     """Join what `predict(…, out, shard=…)` has left beside `out`, or in `work`.
 
-    Raises `ConfigError` when a shard is missing, is not whole, or is about something else. The
-    shards stay; an output that is there already is written over only with `restart`.
+    `options` are the output's, by default those of the shards. Raises `ConfigError` when a shard is
+    missing, is not whole, or is about something else. The shards stay; an output that is there
+    already is written over only with `restart`.
     """
     place = place_of(out, JobSettings(work=work), options)
     if size_of(place.out) >= 0 and not restart:
@@ -66,7 +71,9 @@ def merge(out: Any, *, work: str = "", restart: bool = False, **options: Any) ->
 def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
     headers = [manifest.header for _, manifest in found]
     _check(place, found, headers)
-    way = headers[0]["identity"]["options"]["shards"][1]
+    chosen = headers[0]["identity"]["options"]
+    place = replace(place, options={**_of_the_sink(chosen), **place.options})
+    way = chosen["shards"][1]
     whole = way == "contiguous"
     stores = [replace(shard, whole=whole).store() for shard, _ in found]
     parts = [manifest.parts for _, manifest in found]
@@ -80,6 +87,7 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
             f"{headers[0]['rows']:,} rows went in; the shards have {written:,} and {failed:,} "
             "that failed: some are missing"
         )
+    errors = _write_errors(place, stores, parts)
     empty = {name: np.empty(shape, dtype) for name, (dtype, shape) in done[0]["empty"].items()}
     if whole:
         order = sorted(zip(found, stores, parts, strict=True), key=lambda entry: _index(entry[0]))
@@ -88,7 +96,6 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
         write_output(place, data, keys, empty)
     else:
         _write_in_order(place, stores, parts, headers[0]["rows"], empty)
-    errors = _write_errors(place, stores, parts)
     return Merged(place.out, len(found), written + failed, written, failed, errors)
 
 
@@ -118,6 +125,10 @@ def _check(
                     f"shards {found[0][0].shard} and {shard.shard} are not of one job: "
                     "their input, model, options or batches differ"
                 )
+
+
+def _of_the_sink(chosen: dict[str, Any]) -> dict[str, Any]:
+    return {name: chosen[name] for name in SINK_OPTIONS if name in chosen}
 
 
 def _index(entry: tuple[Place, Manifest]) -> int:
@@ -167,8 +178,9 @@ def _write_in_order(
     shards = [_Taken(store, facts) for store, facts in zip(stores, parts, strict=True)]
     data: list[str] = []
     keys: list[str] = []
+    step = _rows_at_once(stores, parts)
     try:
-        for stop in range(_RANGE, rows + _RANGE, _RANGE):
+        for stop in range(step, rows + step, step):
             some = [piece for shard in shards for piece in shard.until(stop)]
             if not some:
                 continue
@@ -188,6 +200,16 @@ def _write_in_order(
         write_output(place, data, keys, empty)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rows_at_once(stores: list[PartStore], parts: list[dict[int, Any]]) -> int:
+    """As many as are held in memory; parts that are put in order are not compressed."""
+    paths = [
+        path for store, facts in zip(stores, parts, strict=True) for path in store.paths(facts)
+    ]
+    rows = sum(found["written"] for facts in parts for found in facts.values())
+    size = sum(os.path.getsize(path) for path in paths)
+    return min(max(_RANGE_BYTES * rows // max(size, 1), 1), _RANGE_ROWS)
 
 
 def _write_errors(place: Place, stores: list[PartStore], parts: list[dict[int, Any]]) -> str:

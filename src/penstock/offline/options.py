@@ -15,7 +15,7 @@ _MODEL = {field.name for field in dataclasses.fields(Model)} - {"source", "name"
 _ENGINE = {field.name for field in dataclasses.fields(EngineConfig)} - {"name"}
 _JOB = {field.name for field in dataclasses.fields(JobSettings)}
 _SOURCE = {"format"} | {option for options in OPTIONS.values() for option in options}
-_SINK = {"compression"}
+SINK_OPTIONS = {"compression"}
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def sort_options(given: dict[str, Any]) -> Options:
     rest = dict(given)
     engine_name = rest.pop("engine", "")
     sorted_: list[dict[str, Any]] = []
-    for known in (_JOB, _MODEL, _ENGINE, _SOURCE, _SINK):
+    for known in (_JOB, _MODEL, _ENGINE, _SOURCE, SINK_OPTIONS):
         sorted_.append({name: rest.pop(name) for name in list(rest) if name in known})
     if rest:
-        everything = sorted(_JOB | _MODEL | _ENGINE | _SOURCE | _SINK | {"engine"})
+        everything = sorted(_JOB | _MODEL | _ENGINE | _SOURCE | SINK_OPTIONS | {"engine"})
         raise ConfigError(f"unknown option {min(rest)!r}; known: {', '.join(everything)}")
     job, model, engine, source, sink = sorted_
     folder = engine.pop("folder", "") if engine_name else ""
