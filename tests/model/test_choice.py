@@ -113,6 +113,7 @@ def test_what_is_twice_as_slow_at_the_small_size_is_not_tried_at_the_large_one()
     choice = modes.choose()
     assert choice.mode == "frozen"
     assert "slower: 20 ms for 1 rows" in str(choice.modes["frozen-xla"])
+    assert "frozen-xla, with less to pass on, is slow" in str(choice.modes["xla"])
     assert ("frozen-xla", 8) not in modes.runs
     assert modes.runs.count(("frozen-xla", 1)) == 3  # the first, and two that are measured
 
@@ -132,6 +133,18 @@ def test_when_the_time_is_used_up_nothing_more_is_tried() -> None:
     choice = modes.choose("function", "frozen", budget=20.0)
     assert choice.mode == "function"
     assert choice.modes["frozen"] == "not tried: the time for trying was used up"
+
+
+def test_xla_is_tried_where_frozen_xla_fails() -> None:
+    modes = Modes(
+        function=(0.02, 0.08),
+        frozen=(0.01, 0.05),
+        frozen_xla=RuntimeError("no program"),
+        xla=(0.005, 0.01),
+    )
+    choice = modes.choose()
+    assert choice.modes["frozen-xla"] == "RuntimeError: no program"
+    assert choice.mode == "xla"
 
 
 # ── in flight, as on GPUs ──────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -34,6 +35,16 @@ class FakeMemory:
 
 
 def _found(limit: int, **settings: Any) -> tuple[Any, list[str], set[int]]:
+    examination, found, said, sizes = _examined(limit, 0, **settings)
+    assert examination.lasting == (found.max_batch >= settings.get("max_batch", 0))
+    return found, said, sizes
+
+
+def _examined(limit: int, each: int, **settings: Any) -> tuple[Any, Any, list[str], set[int]]:
+    """`each`: the MB that a row really takes, of every call that is in flight (0: nothing)."""
+    import tensorflow as tf
+
+    from penstock.model import pace
     from penstock.model.cache import Entry
     from penstock.model.examine import Examination
     from penstock.model.modes import Modes
@@ -42,11 +53,17 @@ def _found(limit: int, **settings: Any) -> tuple[Any, list[str], set[int]]:
     sizes: set[int] = set()
 
     class Counting(Modes):
-        def run(self, mode: str, shapes: Any) -> Any:
-            run = super().run(mode, shapes)
+        def run(self, mode: str, shapes: Any, land: bool | None = None) -> Any:
+            run = super().run(mode, shapes, land)
             memory.rows = max(memory.rows, shapes[0][0])
             sizes.add(shapes[0][0])
-            return run
+            return lambda tensors: limited(run, tensors)
+
+    def limited(run: Any, tensors: list[Any]) -> Any:
+        calls = 1 if threading.current_thread() is threading.main_thread() else pace.IN_FLIGHT
+        if each and 10 + each * len(tensors[0]) * calls > limit:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+        return run(tensors)
 
     said: list[str] = []
     model = Model(network("dense"), **settings)
@@ -56,7 +73,7 @@ def _found(limit: int, **settings: Any) -> tuple[Any, list[str], set[int]]:
         examination = Examination(
             graph, Counting(graph), model, "GPU", memory=memory, tell=said.append
         )
-        return examination.findings(Entry({})), said, sizes
+        return examination, examination.findings(Entry({})), said, sizes
 
 
 @in_tensorflow
@@ -105,3 +122,54 @@ def test_a_batch_that_cannot_fit_is_cut_and_the_numbers_told() -> None:
     assert max(sizes) == 16
     (note,) = found.notes
     assert note.startswith("a batch of 64 rows needs 74 MB of the device's memory")
+
+
+# ── memory that is short while it is examined says nothing of the model ─────────────────────────
+
+
+@pytest.mark.parametrize("settings", [{}, {"compile": "frozen"}, {"precision": "mixed_bfloat16"}])
+@in_tensorflow
+def test_what_fits_only_once_at_a_time_is_timed_alone(settings: dict[str, Any]) -> None:
+    examination, found, _, sizes = _examined(100, 1, max_batch=64, **settings)
+    assert max(sizes) == 64
+    assert found.max_batch == 64
+    assert found.rates["64"] > 0
+    assert isinstance(found.modes[found.mode], dict)
+    assert found.notes == []
+    assert examination.lasting
+
+
+@pytest.mark.parametrize("compile", ["auto", "frozen"])
+@in_tensorflow
+def test_a_largest_size_that_does_not_fit_is_halved_until_it_does(compile: str) -> None:
+    examination, found, _, _ = _examined(100, 3, max_batch=64, compile=compile)
+    assert found.max_batch == 16
+    assert isinstance(found.modes[found.mode], dict)
+    (note,) = found.notes
+    assert note.startswith("a batch of 64 rows did not fit into the device's memory in any mode")
+    assert not examination.lasting
+
+
+@in_tensorflow
+def test_rows_are_independent_though_four_of_them_do_not_fit() -> None:
+    examination, found, _, sizes = _examined(100, 30)
+    assert found.unbatched == ""
+    assert found.max_batch in (1, 2)
+    assert max(sizes) == 4  # nothing larger is tried once that is known
+    assert not examination.lasting
+
+
+@in_tensorflow
+def test_where_only_single_rows_fit_they_are_run_so_this_time() -> None:
+    examination, found, _, _ = _examined(100, 60)
+    assert found.unbatched == "there is too little memory on the device to run two rows at a time"
+    assert not examination.lasting
+
+
+@in_tensorflow
+def test_a_model_of_which_no_row_fits_is_refused() -> None:
+    from penstock.model.shortage import is_out_of_memory
+
+    with pytest.raises(Exception, match="OOM") as refused:
+        _examined(100, 200)
+    assert is_out_of_memory(refused.value)

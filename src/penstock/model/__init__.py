@@ -9,7 +9,8 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | from a model to a part | `network` (Keras), `traceable` (`tf.function`), `structure` (names) |
 | in another precision | `precision` (policies, int8), `trial`, `drift`, `rounding` (which one) |
 | from parts to a graph | `assemble`, `parts` (joining), `chunks` (fixed rows), `digest` (its key) |
-| how it runs best | `examine`, `samples`, `operations`, `independence`, `choice`, `agreement` |
+| how it runs best | `examine`, `samples`, `operations`, `independence` |
+| which compile mode | `contest` (who competes), `choice` (who wins), `agreement` |
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
 | running it | `compiled`, `modes`, `rungs` (sizes), `handover`, `shortage` (of memory) |

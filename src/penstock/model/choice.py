@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from penstock.model.agreement import difference
 from penstock.model.samples import Samples
+from penstock.model.shortage import is_out_of_memory
 from penstock.transport.tensors import Array
 
 ORDER = ("frozen", "function", "frozen-xla", "xla")
@@ -43,16 +44,22 @@ class Choice(NamedTuple):
     """The mode to take ("": none is right), and of each mode its times, or why it is not taken.
 
     Times are nanoseconds by size. `rates` are rows a second at the large size, by mode, where calls
-    were in flight.
+    were in flight. `short`: a mode is out because there was too little memory for it, which may be
+    otherwise another time; what was said then.
     """
 
     mode: str
     modes: dict[str, Told]
     rates: dict[str, float] = {}  # noqa: RUF012 (a named tuple's default, never changed)
+    short: str = ""
 
 
 class _NotTaken(Exception):
     """Why a mode is out."""
+
+
+class _Slower(_NotTaken):
+    """Another one takes much less time."""
 
 
 class Chooser:
@@ -79,6 +86,7 @@ class Chooser:
         self._wanted = {size: reference(rows) for size, rows in self._rows.items()}
         self._best: dict[int, float] = {}
         self._compiling = 0.0
+        self._short = ""
 
     def choose(self, modes: Sequence[str]) -> Choice:
         """The best of these modes, tried in this order."""
@@ -86,18 +94,23 @@ class Chooser:
             return self._choose_in_flight(modes, self._pace)
         told: dict[str, Told] = {}
         times: dict[str, dict[int, float]] = {}
+        slow: set[str] = set()
         for mode in modes:
             try:
                 if mode == "frozen-xla" and "frozen" in modes and "frozen" not in times:
                     raise _NotTaken("not tried: the model could not be frozen, or is slow then")
-                if mode == "xla" and "frozen" in times:
+                if mode == "xla" and "frozen-xla" in times:
                     raise _NotTaken("not tried: frozen-xla is the same with less to pass on")
+                if mode == "xla" and "frozen-xla" in slow:
+                    raise _NotTaken("not tried: frozen-xla, with less to pass on, is slow already")
                 times[mode] = self._measured(mode)
             except Exception as error:
-                told[mode] = _reason(error)
+                told[mode] = self._why_not(error)
+                if isinstance(error, _Slower):
+                    slow.add(mode)
             else:
                 told[mode] = {str(size): int(t * 1e9) for size, t in times[mode].items()}
-        return Choice(self._winner(times), told)
+        return Choice(self._winner(times), told, short=self._short)
 
     def _choose_in_flight(self, modes: Sequence[str], pace: Pace) -> Choice:
         """The same, with the small size first for all modes, and calls in flight at the large."""
@@ -112,13 +125,13 @@ class Chooser:
                     raise _NotTaken("not tried: frozen-xla is the same with less to pass on")
                 times[mode] = {small: self._right(mode, small, 0.0)}
             except Exception as error:
-                told[mode] = _reason(error)
+                told[mode] = self._why_not(error)
         finished: dict[str, dict[int, float]] = {}
         fastest = min((found[small] for found in times.values()), default=0.0)
         for mode in sorted(times, key=lambda mode: times[mode][small]):
             try:
                 if finished and times[mode][small] >= _HOPELESS * fastest:
-                    raise _NotTaken(_slower(times[mode][small], small, fastest))
+                    raise _Slower(_slower(times[mode][small], small, fastest))
                 found = times[mode]
                 if large != small:
                     found[large] = self._right(mode, large, 0.0, late=not finished)
@@ -127,11 +140,11 @@ class Chooser:
                 told[mode] = {str(size): int(time * 1e9) for size, time in found.items()}
                 finished[mode] = {**found, large: each} if large != small else found
             except Exception as error:
-                told[mode] = _reason(error)
+                told[mode] = self._why_not(error)
         for found in finished.values():
             for size, time in found.items():
                 self._best[size] = min(time, self._best.get(size, time))
-        return Choice(self._winner(finished), told, self._rates)
+        return Choice(self._winner(finished), told, self._rates, self._short)
 
     def _measured(self, mode: str) -> dict[int, float]:
         times: dict[int, float] = {}
@@ -144,7 +157,7 @@ class Chooser:
             compiling = self._compiling
             best = self._best.get(size, times[size])
             if times[size] >= _CLEARLY * best:
-                raise _NotTaken(_slower(times[size], size, best))
+                raise _Slower(_slower(times[size], size, best))
         for size, time in times.items():
             self._best[size] = min(time, self._best.get(size, time))
         return times
@@ -180,6 +193,13 @@ class Chooser:
                 break
         return best
 
+    def _why_not(self, error: Exception) -> str:
+        """Why a mode is out, for people."""
+        text = str(error) if isinstance(error, _NotTaken) else f"{type(error).__name__}: {error}"
+        if is_out_of_memory(error):
+            self._short = self._short or text[:_TEXT]
+        return text[:_TEXT]
+
     def _winner(self, times: dict[str, dict[int, float]]) -> str:
         best, lowest = "", float("inf")
         for mode in sorted(times, key=ORDER.index):
@@ -189,11 +209,6 @@ class Chooser:
             if score * _ALIKE < lowest:
                 best, lowest = mode, score
         return best
-
-
-def _reason(error: Exception) -> str:
-    text = str(error) if isinstance(error, _NotTaken) else f"{type(error).__name__}: {error}"
-    return text[:_TEXT]
 
 
 def _slower(time: float, size: int, best: float) -> str:

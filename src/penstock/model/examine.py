@@ -2,7 +2,7 @@
 
 In this order: whether it keeps state (`operations`; if so it is not run before it serves), rows to
 try it with (`samples`), whether its rows are independent (`independence`), which compile mode is
-right and fast (`choice`), which precision (`trial`, where the settings leave that open), and how
+right and fast (`contest`), which precision (`trial`, where the settings leave that open), and how
 large batches should be (`sweep`: on GPUs where the settings leave that open, and for `tune`). The
 `Findings` are remembered (`cache`), so that later starts have only to build what was chosen.
 """
@@ -10,34 +10,30 @@ large batches should be (`sweep`: on GPUs where the settings leave that open, an
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import ModelLoadError
-from penstock.model import pace, rounding
+from penstock.model import rounding
 from penstock.model.agreement import COARSE_TOLERANCE, TOLERANCE
 from penstock.model.cache import Entry
-from penstock.model.choice import Choice, Chooser
+from penstock.model.contest import Contest
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
-from penstock.model.handover import gathered, to_array, to_tensor
+from penstock.model.handover import gathered
 from penstock.model.independence import dependence
 from penstock.model.modes import Modes, shapes_of
 from penstock.model.operations import Operations
-from penstock.model.peak import Memory, cut, memory_of
+from penstock.model.peak import Memory, memory_of
 from penstock.model.samples import Samples, find_samples, made_up
+from penstock.model.shortage import is_out_of_memory
+from penstock.model.sizes import DoesNotFit
 from penstock.model.sweep import Sweep, most_rows
-from penstock.model.trial import Trial, run_in
+from penstock.model.trial import Chosen, Trial, run_in
 from penstock.transport.tensors import Array
 
-_TRY_ORDER = {
-    "CPU": ("function", "frozen", "frozen-xla", "xla"),
-    "GPU": ("frozen", "frozen-xla", "function", "xla"),
-}
-_BUDGET = {"CPU": 20.0, "GPU": 45.0}  # seconds; XLA compiles ResNet-50 for a GPU in 5 to 10
 _SEARCHING = {"CPU": 45.0, "GPU": 50.0}  # seconds since the beginning, until sizes are enough
 _SAYS_SO = "the settings say so (batched=False)"
 
@@ -83,9 +79,7 @@ class Examination:
         if state:
             self._notes.append("not tried before it serves, because that would change its state")
             return self._untried("function", state)
-        samples, missing = find_samples(
-            self._graph.inputs, self._model.sample, lambda made: self._run("function", made.rows(2))
-        )
+        samples, missing = find_samples(self._graph.inputs, self._model.sample, self._try)
         if samples is None:
             return self._unmeasured(missing)
         samples.place = gathered
@@ -98,9 +92,12 @@ class Examination:
         unbatched = self._unbatched(samples, tolerance)
         sweep = Sweep(samples, self._memory, self._device, self._tell)
         sizes = self._sizes(unbatched, sweep)
-        candidates = self._candidates(bool(unbatched), operations, entry)
+        contest = Contest(self._graph, self._model, self._device, self._run, entry)
+        candidates = contest.candidates(operations, bool(unbatched))
         self._tell(f"compile modes at {' and '.join(map(str, sorted(set(sizes))))} rows")
-        choice = self._choose(candidates, samples, sizes, tolerance, entry)
+        choice, sizes = contest.decide(candidates, samples, sizes, tolerance)
+        self._notes += contest.notes
+        self.lasting = self.lasting and contest.lasting
         mode = choice.mode
         if not mode:
             if self._model.compile != "auto":
@@ -134,13 +131,19 @@ class Examination:
 
     def _in_precision(self, found: Findings, samples: Samples, top: int) -> Findings:
         """How far off the precision is that the settings name, or which one is taken."""
-        trial = Trial(self._own, found.mode, samples, top, self._device)
-        if self._model.precision != "auto":
-            what = f"model {self._model.name!r}"
-            chosen = trial.named(self._model.precision, self.modes, what)
-        else:
-            tolerance = self._model.tolerance or COARSE_TOLERANCE
-            chosen = trial.best(self.modes, tolerance, self._tell, self._notes)
+        named = self._model.precision if self._model.precision != "auto" else ""
+        try:
+            trial = Trial(self._own, found.mode, samples, top, self._device)
+            if named:
+                chosen = trial.named(named, self.modes, f"model {self._model.name!r}")
+            else:
+                tolerance = self._model.tolerance or COARSE_TOLERANCE
+                chosen = trial.best(self.modes, tolerance, self._tell, self._notes)
+        except Exception as error:
+            if not self._for_want_of_memory(error):
+                raise
+            chosen = Chosen(named or "float32", "too little memory to compare it with others", {})
+        self.lasting = self.lasting and not chosen.short
         found = dataclasses.replace(
             found,
             precision=chosen.precision,
@@ -168,7 +171,7 @@ class Examination:
                 self._notes.append(f"memory could not be measured: {error}"[:300])
         if self._model.ladder or self._model.max_batch:
             wanted = self._model.ladder or (1, self._model.max_batch)
-            sizes = cut(wanted, sweep.need, sweep.limit)
+            sizes = sweep.cut(wanted)
             if sizes[-1] < wanted[-1]:
                 self.lasting = False  # there may be more memory another time
                 self._notes.append(
@@ -184,7 +187,7 @@ class Examination:
 
     def _why_so_many(self, unbatched: str) -> str:
         if unbatched:
-            return "rows are not independent"
+            return "rows are run as they come"
         if self._model.ladder or self._model.max_batch:
             return "the settings say so"
         return "the default; `penstock tune` measures" if self._device == "CPU" else "not searched"
@@ -205,16 +208,14 @@ class Examination:
 
         try:
             if self._model.ladder:
-                fitting = cut(self._model.ladder, sweep.need, sweep.limit)
-                for size in fitting:
-                    sweep.measure(run, size)
-                best, why = fitting[-1], "the settings say so"
+                best, why = sweep.climb(run, self._model.ladder), "the settings say so"
             else:
                 most = most_rows(self.samples, self._model.max_batch)
                 result = sweep.search(run, each, most, lambda: time.perf_counter() > until)
                 best, why = result.best, result.why
                 each = {**each, **result.curve.measured}
         except Exception as error:  # what was found before that is enough to serve
+            self._for_want_of_memory(error)
             self._notes.append(f"sizes were not searched: {type(error).__name__}: {error}"[:300])
             return found
         latency = known | sweep.latency
@@ -237,6 +238,23 @@ class Examination:
             searched=True,
         )
 
+    # ── memory ─────────────────────────────────────────────────────────────────────────────────
+
+    def _for_want_of_memory(self, error: BaseException) -> bool:
+        """Whether that is why; then another start may find something else, and nothing is kept."""
+        short = isinstance(error, DoesNotFit) or is_out_of_memory(error)
+        self.lasting = self.lasting and not short
+        return short
+
+    def _try(self, samples: Samples) -> None:
+        """Raises what the model raises on these rows, two of them or one."""
+        try:
+            self._run("function", samples.rows(2))
+        except Exception as error:
+            if not self._for_want_of_memory(error):
+                raise
+            self._run("function", samples.rows(1))
+
     # ── compile modes ──────────────────────────────────────────────────────────────────────────
 
     def _traced(self) -> Any:
@@ -250,11 +268,6 @@ class Examination:
     def _run(self, mode: str, arrays: list[Array]) -> list[Array]:
         return run_in(self.modes, mode, arrays)
 
-    def _plainly(self, arrays: list[Array]) -> list[Array]:
-        """The plain model, not compiled at all."""
-        tensors = [to_tensor(array) for array in arrays]
-        return [to_array(tensor) for tensor in self._graph.call(tensors)]
-
     def _unmeasured(self, missing: str) -> Findings:
         """Nothing could be tried: take what is almost always right and fast."""
         self._notes.append(f"not measured, and rows not checked for independence: {missing}")
@@ -265,6 +278,7 @@ class Examination:
                 self.modes.run(mode, self.modes.open)
             except Exception as error:
                 mode = "function"
+                self._for_want_of_memory(error)
                 self._notes.append(f"it cannot be frozen: {error}"[:300])
         unbatched = "" if self._model.batched else _SAYS_SO
         return self._untried(mode, unbatched)
@@ -290,10 +304,17 @@ class Examination:
         if samples.different < 2:
             self._notes.append("rows not checked for independence: the sample has a single one")
             return ""
-        try:
-            return dependence(lambda rows: self._run("function", rows), samples, tolerance)
-        except Exception as error:
-            return f"it does not run on any number of rows ({type(error).__name__}: {error})"[:300]
+
+        def run(rows: list[Array]) -> list[Array]:
+            return self._run("function", rows)
+
+        for together in (4, 2):
+            try:
+                return dependence(run, samples, tolerance, together)
+            except Exception as error:
+                if not self._for_want_of_memory(error):
+                    return _any_number(error)
+        return "there is too little memory on the device to run two rows at a time"
 
     def _refuse(self, state: str, operations: Operations) -> None:
         """Modes that would not raise but answer wrongly, or abort the process."""
@@ -308,48 +329,6 @@ class Examination:
             f"model {self._model.name!r}: compile={self._model.compile!r} cannot be had: {why}"
         )
 
-    def _candidates(self, unbatched: bool, operations: Operations, entry: Entry) -> tuple[str, ...]:
-        if self._model.compile != "auto":
-            return (self._model.compile,)
-        is_open = any(None in tensor.shape for tensor in self._graph.inputs)
-        if unbatched or is_open:
-            self._notes.append("XLA was not tried: it would compile for every new size")
-        elif operations.has_strings():
-            self._notes.append("XLA was not tried: it knows no strings")
-        elif operations.has_checks():
-            self._notes.append("XLA was not tried: it would drop the model's own checks (Assert)")
-        else:
-            order = _TRY_ORDER[self._device]
-            deadly = [mode for mode in order if entry.deadly(mode)]
-            self.lasting = self.lasting and not deadly
-            self._notes += [f"{mode} was not tried: workers died of it" for mode in deadly]
-            return tuple(mode for mode in order if mode not in deadly)
-        return "function", "frozen"
 
-    def _choose(
-        self,
-        candidates: Sequence[str],
-        samples: Samples,
-        sizes: Sequence[int],
-        tolerance: float,
-        entry: Entry,
-    ) -> Choice:
-        seen: set[tuple[str, int]] = set()
-
-        def run(mode: str, arrays: list[Array]) -> list[Array]:
-            first = (mode, len(arrays[0]))
-            if not mode.endswith("xla") or first in seen:
-                return self._run(mode, arrays)
-            seen.add(first)
-            with entry.trying(mode):
-                return self._run(mode, arrays)
-
-        budget = _BUDGET[self._device] if self._model.compile == "auto" else math.inf
-        in_flight = pace.in_flight if self._device == "GPU" else None
-        rest = (samples, sizes, tolerance, budget, time.perf_counter, in_flight)
-        try:
-            chooser = Chooser(run, self._plainly, *rest)
-        except Exception as error:
-            self._notes.append(f"compared with tf.function: uncompiled, it raises {error}"[:300])
-            chooser = Chooser(run, lambda arrays: self._run("function", arrays), *rest)
-        return chooser.choose(candidates)
+def _any_number(error: Exception) -> str:
+    return f"it does not run on any number of rows ({type(error).__name__}: {error})"[:300]

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from penstock.model.shortage import is_out_of_memory
+
 HANDS = 4  # of a worker on a GPU (`penstock.worker.loop`)
 IN_FLIGHT = 2  # so many of them have a call running; the others gather and scatter
 _ENOUGH = 0.4  # seconds of measuring one size
@@ -48,3 +50,16 @@ def in_flight(call: Callable[[], object], calls: int = IN_FLIGHT, enough: float 
     if errors:
         raise errors[0]
     return (time.perf_counter() - began) / sum(done)
+
+
+def as_served(call: Callable[[], object]) -> float:
+    """Seconds from one call to the next in a worker on a GPU: in flight, if that fits its memory.
+
+    What fits only once has the device to itself there (`traffic`).
+    """
+    try:
+        return in_flight(call)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return alone(call)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ModelLoadError, PenstockError
+from penstock.model.shortage import is_out_of_memory
 from penstock.model.source import resolve
 from penstock.spec import STRING, ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, collect, empty_aligned, numpy_dtype
@@ -65,6 +66,8 @@ def find_samples(inputs: Signature, source: str, attempt: Try) -> tuple[Samples 
         try:
             attempt(samples)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         else:
             return samples, ""
@@ -81,9 +84,11 @@ def _given(inputs: Signature, source: str, attempt: Try) -> Samples:
             arrays = [by_name[tensor.name] for tensor in inputs]
         samples = Samples([array.astype(array.dtype.newbyteorder("=")) for array in arrays])
         attempt(samples)
-    except PenstockError as error:
-        raise ModelLoadError(f"sample {source!r}: {error}") from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if isinstance(error, PenstockError):
+            raise ModelLoadError(f"sample {source!r}: {error}") from error
         raise ModelLoadError(f"sample {source!r}: {type(error).__name__}: {error}") from error
     return samples
 

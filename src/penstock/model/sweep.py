@@ -7,7 +7,7 @@ so) ends the search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.model import pace, peak
@@ -39,16 +39,22 @@ class Sweep:
         self.held = memory.held()
         self.limit = memory.limit()
         self._guess = NOTHING
+        self.too_large = 0  # rows that did not fit, whatever was thought; 0: none
 
     def guess_need(self, run: Run) -> None:
         """The memory that a batch needs, from two small ones in a mode that compiles for none."""
         peaks: dict[int, int] = {}
-        for size in _SMALL:
-            rows = self._samples.rows(size)
-            run(rows)
-            self._memory.forget()
-            run(rows)
-            peaks[size] = self._memory.peak()
+        try:
+            for size in _SMALL:
+                rows = self._samples.rows(size)
+                run(rows)
+                self._memory.forget()
+                run(rows)
+                peaks[size] = self._memory.peak()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self.too_large = size
         self._guess = peak.fitted(peaks)
 
     @property
@@ -58,7 +64,15 @@ class Sweep:
 
     def fits(self, size: int) -> bool:
         """Whether a batch of this size fits into the device's memory, by what is known."""
-        return self.need.fits(size, self.limit)
+        return self.need.fits(size, self.limit) and not 0 < self.too_large <= size
+
+    def cut(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those that fit, by what is known, and a large one in place of those that do not."""
+        fitting = peak.cut(sizes, self.need, self.limit)
+        if not 0 < self.too_large <= fitting[-1]:
+            return fitting
+        half = max(self.too_large // 2, 1)
+        return (*(size for size in fitting if size < half), half)
 
     def first_top(self) -> int:
         """A large size to compare compile modes at: up to 256 rows, if they fit."""
@@ -75,12 +89,26 @@ class Sweep:
             each = pace.in_flight(lambda: run(rows)) if self._in_flight else self.latency[size]
         except Exception as error:
             if is_out_of_memory(error):
+                self.too_large = min(size, self.too_large or size)
                 raise DoesNotFit(str(error)) from error
             raise
         self.each[size] = each
         if self._memory.peak():
             self.peaks[size] = self._memory.peak()
         return each
+
+    def climb(self, run: Run, sizes: Sequence[int]) -> int:
+        """Measure each of these sizes that fits; returns the largest."""
+        best = 0
+        for size in self.cut(sizes):
+            try:
+                self.measure(run, size)
+            except DoesNotFit:
+                if not best:
+                    raise
+                break
+            best = size
+        return best
 
     def search(
         self, run: Run, known: Mapping[int, float], most: int, done: Callable[[], bool]

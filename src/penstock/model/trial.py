@@ -18,6 +18,7 @@ from penstock.model.modes import Modes, shapes_of
 from penstock.model.precision import refuse
 from penstock.model.rounding import Tried
 from penstock.model.samples import Samples
+from penstock.model.shortage import is_out_of_memory
 from penstock.transport.tensors import Array
 
 
@@ -33,6 +34,7 @@ class Chosen(NamedTuple):
     precision: str
     why: str
     tried: dict[str, Tried]
+    short: bool = False  # whether one was not tried for want of memory
     graph: Graph | None = None
     modes: Modes | None = None
 
@@ -74,6 +76,7 @@ class Trial:
         seconds = self._seconds(exact)
         tried: dict[str, Tried] = {}
         made: dict[str, tuple[Graph, Modes]] = {}
+        short = False
         for name in rounding.AUTO:
             tell(f"precision {name} at {self._size} rows")
             try:
@@ -81,9 +84,10 @@ class Trial:
                 made[name] = graph, Modes(graph)
                 tried[name] = self._tried(made[name][1])
             except Exception as error:
+                short = short or is_out_of_memory(error)
                 notes.append(f"{name} was not taken: {type(error).__name__}: {error}"[:300])
         taken, why = rounding.decide(seconds, tried, tolerance)
-        return Chosen(taken, why, tried, *made.get(taken, (None, None)))
+        return Chosen(taken, why, tried, short, *made.get(taken, (None, None)))
 
     def _tried(self, modes: Modes) -> Tried:
         outputs = run_in(modes, self._mode, self._rows)
@@ -95,7 +99,7 @@ class Trial:
 
     def _seconds(self, modes: Modes) -> float:
         run_in(modes, self._mode, self._rows)
-        measure = pace.in_flight if self._in_flight else pace.alone
+        measure = pace.as_served if self._in_flight else pace.alone
         return measure(lambda: run_in(modes, self._mode, self._rows))
 
     def _plainly(self, arrays: list[Array]) -> list[Array]:
