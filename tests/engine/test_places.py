@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,13 @@ FUNCTIONS = Path(__file__).resolve().parent.parent / "models" / "functions.py"
 def _places(*models: str, name: str = "test", **settings: Any) -> Places:
     made = [Model(source) for source in models or ["m:f"]]
     return Places(made, EngineConfig(name=name, **settings))
+
+
+def _settle(places: Places, pid: int) -> None:
+    settling = places.settle(0, pid, True)
+    assert settling is not None
+    settling.join(20)
+    assert not settling.is_alive()
 
 
 def _promised() -> list[int]:
@@ -69,7 +78,7 @@ def test_cpus_have_no_share(machine: Machine) -> None:  # noqa: F811
     assert len(places) == 2
     assert places.environment(1)["CUDA_VISIBLE_DEVICES"] == "-1"
     assert places.numbers(1) == ""
-    places.settle(1, 1, True)
+    assert places.settle(1, 1, True) is None
     assert _promised() == []
 
 
@@ -106,22 +115,41 @@ def test_what_was_not_needed_is_given_back_when_a_worker_is_warm(
     machine: Machine,  # noqa: F811
 ) -> None:
     places = _places()
-    places.settle(0, 4711, True)  # whose use is not known
+    _settle(places, 4711)  # whose use is not known
     assert _promised() == [16 * GB]
     machine.set({"uuid": CARD, "used": 4 * GB, "processes": [[4711, 4 * GB], [1, None]]})
-    places.settle(0, 4711, True)
+    _settle(places, 4711)
     (held,) = _promised()
     assert 4 * GB < held < 5 * GB
     other = _places(gpu_memory=10 * GB)
     assert int(places.environment(0)[MEMORY]) == held  # what another process in its place gets
     machine.set({"uuid": CARD, "used": 8 * GB, "processes": [[4711, 8 * GB]]})
-    places.settle(0, 4711, True)
+    _settle(places, 4711)
     assert sorted(_promised()) == [held, 10 * GB]  # never more than it has
     machine.set({"uuid": CARD, "used": GB, "processes": [[4712, GB]]})
-    other.settle(0, 4712, True)
+    assert other.settle(0, 4712, True) is None
     assert sorted(_promised()) == [held, 10 * GB]  # what the settings say stays
     places.release()
     other.release()
+
+
+def test_who_waits_for_the_ledger_is_not_the_engine(
+    machine: Machine,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    places = _places()
+    machine.set({"uuid": CARD, "used": 4 * GB, "processes": [[4711, 4 * GB]]})
+    with open(machine.ledger / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as if a process had been stopped in the middle
+        settling = places.settle(0, 4711, True)
+        assert settling is not None
+        assert settling.is_alive()
+    settling.join(20)
+    assert _promised() < [5 * GB]
+    shutil.rmtree(machine.ledger)
+    _settle(places, 4711)
+    assert "worker 0 keeps all that it was promised of gpu:0 Fake A: FileNotFound" in caplog.text
+    places.release()
 
 
 def test_two_engines_are_never_promised_the_same_memory(machine: Machine) -> None:  # noqa: F811

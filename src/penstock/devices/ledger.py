@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -40,6 +41,7 @@ class Share:
         self.path = path
         self.descriptor = descriptor
         self.promise = promise
+        self._changing = threading.Lock()  # so that nothing is written after the release
         _held.add(self)
 
     def change(self, *, size: int | None = None, used: int | None = None) -> None:
@@ -54,17 +56,19 @@ class Share:
             size=known.size if size is None else size,
             used=known.used if used is None else used,
         )
-        with _locked(self.path.parent):
-            _write(self.descriptor, changed)
-        self.promise = changed
+        with _locked(self.path.parent), self._changing:
+            if self.descriptor >= 0:
+                _write(self.descriptor, changed)
+                self.promise = changed
 
     def release(self) -> None:
         """Give it back. Does nothing the second time, or in a child that was forked."""
         if self.descriptor < 0:
             return
-        self.path.unlink(missing_ok=True)
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-        self.forget()
+        with self._changing:
+            self.path.unlink(missing_ok=True)
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+            self.forget()
 
     def forget(self) -> None:
         """Close this process's end; the promise lasts while another process has it open."""

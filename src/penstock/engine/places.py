@@ -3,13 +3,15 @@
 Before a worker starts, its share is taken from the ledger that all of a user's processes keep
 (`penstock.devices`): what the settings say, or all that is left of the card. TensorFlow may take
 all of it but for what compiled programs take, each of which has the weights in it. When everything
-is loaded and warm, what was not needed is given back. Models that cannot fit are refused here, with
-the numbers, before anything is started.
+is loaded and warm, what was not needed is given back, by a thread: NVML and the ledger may take
+their time, and the engine has none. Models that cannot fit are refused here, with the numbers,
+before anything is started.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +36,7 @@ class Places:
         self._places = resolve(config.devices, config.workers)
         self._shares: list[Share | None] = []
         self._weights: list[int] = []  # bytes, of all models on that device
+        self._settling = threading.Lock()
         try:
             for number, place in enumerate(self._places):
                 share, needs = None, {}
@@ -69,15 +72,31 @@ class Places:
             return ""
         return f"it had {amount(share.promise.size)} of {self.label(index)}"
 
-    def settle(self, index: int, pid: int, computes_there: bool) -> None:
-        """The worker has taken what it needs: give back the rest.
+    def settle(self, index: int, pid: int, computes_there: bool) -> threading.Thread | None:
+        """The worker has taken what it needs: give back the rest. Returns the thread that does it.
 
         `computes_there`: whether one of its models is known to. If none is, and NVML does not know
         the process, it has taken nothing.
         """
         share = self._shares[index]
         if share is None or not self._automatic:
-            return
+            return None
+
+        def beside() -> None:
+            try:
+                with self._settling:
+                    self._give_back(index, share, pid, computes_there)
+            except Exception as error:
+                _log.warning(
+                    "worker %d keeps all that it was promised of %s: %s: %s",
+                    *(index, self.label(index), type(error).__name__, error),
+                )
+
+        thread = threading.Thread(target=beside, name="penstock-settling", daemon=True)
+        thread.start()
+        return thread
+
+    def _give_back(self, index: int, share: Share, pid: int, computes_there: bool) -> None:
         taken = dict(
             use
             for card in cards.survey().cards
