@@ -9,15 +9,21 @@ an answer stays among the session's `unanswered` until all is done, and `end` ma
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures._base import (
+    CANCELLED,
+    CANCELLED_AND_NOTIFIED,
+    FINISHED,
+    PENDING,
+    RUNNING,
+)
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.waiting import Condition, Latch
@@ -29,26 +35,61 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.client")
 
+_OPEN = (PENDING, RUNNING)
+_CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
+
+
+_deciding = threading.Lock()  # of every answer: held for the moment in which it is decided
+_LATE: dict[str, Callable[[], Any]] = {
+    "_condition": Condition,
+    "_waiters": list,
+    "_done_callbacks": list,
+    "arrived": Latch,
+}
+
 
 class Answer(Future[Any]):
-    """A `concurrent.futures.Future` whose `cancel` reaches the engine."""
+    """A `concurrent.futures.Future` whose `cancel` reaches the engine.
+
+    Nearly all are made, waited for by the caller that reads, and thrown away. So what it takes for
+    others to wait (a condition, a latch, lists of whom to tell) is made when somebody first looks
+    at it. Whoever wants to be told looks at it, then at the state; whoever decides sets the state,
+    then looks whether there is somebody to tell: one of them sees the other.
+    """
+
+    _result: Any = None
+    _exception: BaseException | None = None
 
     def __init__(self, session: Session, call: Call, keep: Any) -> None:
-        super().__init__()
-        self._condition.__class__ = Condition  # cheaper than a second one
-        self.arrived = Latch()
+        self._state = PENDING
         self._session = session
         self._call = call
         self._keep = keep  # the client lives at least as long as its answers
 
+    def __getattr__(self, name: str) -> Any:
+        make = _LATE.get(name)
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.__dict__.setdefault(name, make())
+
+    def done(self) -> bool:
+        """Whether the answer or the error is there, or it was cancelled."""
+        return self._state not in _OPEN
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._state in _CANCELLED
+
     def cancel(self) -> bool:
         """Lose interest. True unless the answer is there already; the engine drops the request."""
-        was_cancelled = self.cancelled()
-        if not super().cancel():
-            return False
-        if not was_cancelled:
-            with contextlib.suppress(InvalidStateError, RuntimeError):
-                self.set_running_or_notify_cancel()
+        with _deciding:
+            if self._state in (RUNNING, FINISHED):
+                return False
+            first = self._state == PENDING
+            self._state = CANCELLED_AND_NOTIFIED
+        if first:
+            if "_condition" in self.__dict__:
+                self._tell_others()
             if self._session.pid == os.getpid():
                 self._session.cancel(self._call)
         self._told()
@@ -57,20 +98,23 @@ class Answer(Future[Any]):
     def result(self, timeout: float | None = None) -> Any:
         """The answer, or the error, when it is there."""
         try:
-            self._wait(timeout)
-            return super().result(0)
-        except CancelledError:
-            raise Cancelled("this call was cancelled") from None
+            if self._state == PENDING:
+                self._wait(timeout)
+            if self._state in _CANCELLED:
+                raise Cancelled("this call was cancelled")
+            if self._exception is not None:
+                raise self._exception
+            return self._result
         finally:
             del self  # an error points to this frame, and this frame would point to the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or `None`, when the answer is there."""
-        try:
+        if self._state == PENDING:
             self._wait(timeout)
-            return super().exception(0)
-        except CancelledError:
-            raise Cancelled("this call was cancelled") from None
+        if self._state in _CANCELLED:
+            raise Cancelled("this call was cancelled")
+        return self._exception
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call `fn(answer)` when it is done, in a thread that may call `predict` again."""
@@ -102,16 +146,33 @@ class Answer(Future[Any]):
 
     def resolve(self, value: Any, error: BaseException | None) -> None:
         """The answer or the error is there; ignored when the caller has cancelled meanwhile."""
-        with contextlib.suppress(InvalidStateError):
-            if error is None:
-                self.set_result(value)
-            else:
-                self.set_exception(error)
+        with _deciding:
+            first = self._state == PENDING
+            if first:
+                self._result = value
+                self._exception = error
+                self._state = FINISHED
+        if first and "_condition" in self.__dict__:
+            self._tell_others()
         self._told()
+
+    def _tell_others(self) -> None:
+        """Those who wait by way of `concurrent.futures`, and callbacks."""
+        with self._condition:
+            for waiter in self._waiters:
+                if self._state in _CANCELLED:
+                    waiter.add_cancelled(self)
+                elif self._exception is not None:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()
 
     def _told(self) -> None:
         """Everybody who should know has been told."""
-        self.arrived.open()
+        if "arrived" in self.__dict__:
+            self.arrived.open()
         self._session.unanswered.discard(self)
 
     def end(self, error: PenstockError) -> None:
@@ -131,13 +192,11 @@ class Answer(Future[Any]):
                     waiter.finished_futures.append(self)
                 waiter.event.set()
             self._condition.notify_all()
-        self._invoke_callbacks()  # type: ignore[attr-defined]
+        self._invoke_callbacks()
         self._told()
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for the answer, reading the connection if nobody does. Raises `TimeoutError`."""
-        if self.done():
-            return
         if self._session.pid != os.getpid():
             raise EngineClosed(
                 "this call was made before the process forked: its answer goes to the parent"
@@ -200,6 +259,7 @@ _callbacks = _Callbacks()
 
 
 def renew_callbacks() -> None:
-    """After a fork, in the child: the thread is gone."""
-    global _callbacks
+    """After a fork, in the child: the thread is gone, and another may have held the lock."""
+    global _callbacks, _deciding
     _callbacks = _Callbacks()
+    _deciding = threading.Lock()

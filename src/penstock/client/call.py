@@ -116,6 +116,15 @@ class Call:
         self.answered.append((start, count))
         self._settled(count)
 
+    def put_whole(self, value: Any) -> None:
+        """All rows were answered at once, and this is what the caller gets."""
+        self.unsettled = 0
+        if not self.over:
+            self.over = True
+            answer, self.answer = self.answer, None
+            if answer is not None:
+                answer.resolve(value, None)
+
     def fail(self, start: int, count: int, error: PenstockError) -> None:
         """Some rows ended with an error."""
         if count == 0 and self.rows == 0:

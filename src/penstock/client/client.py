@@ -273,7 +273,9 @@ class Client:
         until = 0 if deadline is None else _absolute(deadline)
         if priority != 0:
             check_priority(priority)
-        session = self._session()
+        session = self._current
+        if session is None or not session.usable:
+            session = self._session()
         kind, arrays, rows, trims = session.kinds.sort(x, model)
         if rows > kind.piece_rows and not block:
             raise WouldBlock

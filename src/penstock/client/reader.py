@@ -129,9 +129,10 @@ class Reader:
         """Wait for this answer, which another reads, for a moment."""
         self._session.send_outbox()
         self._waiting.add(answer)
+        arrived = answer.arrived  # made before one looks whether it is needed
         try:
             if not answer.done():
-                answer.arrived.wait(timeout)
+                arrived.wait(timeout)
         finally:
             self._waiting.discard(answer)
 

@@ -81,6 +81,8 @@ class Session:
         self._credits = 0
         self._numbers = itertools.count(1)
         self._layouts: LayoutNumbers[Kind] = LayoutNumbers()
+        self._last_kind: Kind | None = None  # and its number: the same few come again and again
+        self._last_layout = 0
         self._deadlines = Deadlines()
         self._change = Latch()
         self._change_awaited = False
@@ -233,13 +235,11 @@ class Session:
                     raise again(self.closed)
                 return
             number = piece.number = next(self._numbers)
-            layout, new = self._layouts.number(kind)
-            if new:
-                self._send_outbox()  # what is gathered may use the number's old meaning
-                self._send(m.encode(m.Layout(layout, kind.model, kind.signature)))
+            layout = self._last_layout if kind is self._last_kind else self._layout_of(kind)
             slot.submit()
             self.pending[number] = call.open_pieces[number] = piece
-            self._outbox.append(
+            outbox = self._outbox
+            outbox.append(
                 m.SUBMIT_ITEM.pack(
                     number,
                     slot.block.number,
@@ -253,9 +253,24 @@ class Session:
                     call.deadline,
                 )
             )
-            alone = len(self.pending) == len(self._outbox) or piece.input_bytes >= _LARGE
-            if alone or len(self._outbox) >= _TOGETHER:
+            gathered = len(outbox)
+            if (
+                gathered == len(self.pending)  # nothing else is on its way
+                or gathered >= _TOGETHER
+                or piece.input_bytes >= _LARGE
+            ):
                 self._send_outbox()
+
+    def _layout_of(self, kind: Kind) -> int:
+        """The number under which the engine knows this kind; the lock is held."""
+        layout, new = self._layouts.number(kind)
+        if new:
+            self._last_kind = None
+            self._send_outbox()  # what is gathered may use the number's old meaning
+            self._send(m.encode(m.Layout(layout, kind.model, kind.signature)))
+        self._last_layout = layout
+        self._last_kind = kind
+        return layout
 
     def _take_back(self, slot: Slot[segment.Mapping]) -> None:
         """A slot that was leased is not needed after all."""

@@ -88,15 +88,19 @@ class Timer(_Signal):
 
     def set(self) -> None:
         """Start it, if it is not running."""
+        if self._running:
+            return
         with self._lock:
-            if not self._running and self._fd >= 0:
+            if self._fd >= 0:
                 self._settime(self._fd, 0, self._spec, None)
                 self._running = True
 
     def stop(self) -> None:
         """It is not needed now."""
+        if not self._running:
+            return
         with self._lock:
-            if self._running and self._fd >= 0:
+            if self._fd >= 0:
                 self._running = False
                 self._settime(self._fd, 0, self._never, None)
 

@@ -51,8 +51,9 @@ class _NoReader:
 
     def follow(self, answer: Answer, timeout: float | None) -> None:
         """Wait for a moment."""
+        arrived = answer.arrived  # made before one looks whether it is needed
         if not answer.done():
-            answer.arrived.wait(timeout)
+            arrived.wait(timeout)
 
     def need_thread(self) -> None:
         """There is none."""

@@ -42,6 +42,9 @@ class SlotState(enum.Enum):
     ABANDONED = "nobody, for good"
 
 
+_FREE, _LEASED, _SUBMITTED = SlotState.FREE, SlotState.LEASED, SlotState.SUBMITTED
+
+
 class Slot(Generic[Memory]):
     """A piece of a segment. Changes hands only by its three verbs."""
 
@@ -52,17 +55,17 @@ class Slot(Generic[Memory]):
         self.offset = offset
         self.place = (block.number << 48) + offset  # in the order of all slots
         self.size = size
-        self.state = SlotState.FREE
+        self.state = _FREE
 
     def lease(self) -> None:
         """The caller may write."""
-        assert self.state is SlotState.FREE, f"leased while it belongs to {self.state.value}"
-        self.state = SlotState.LEASED
+        assert self.state is _FREE, f"leased while it belongs to {self.state.value}"
+        self.state = _LEASED
 
     def submit(self) -> None:
         """From now on the engine's, until the request's terminal message."""
-        assert self.state is SlotState.LEASED, f"sent while it belongs to {self.state.value}"
-        self.state = SlotState.SUBMITTED
+        assert self.state is _LEASED, f"sent while it belongs to {self.state.value}"
+        self.state = _SUBMITTED
 
 
 class Block(Generic[Memory]):
@@ -125,10 +128,11 @@ class Arena(Generic[Memory]):
 
     def free(self, slot: Slot[Memory]) -> None:
         """A slot comes back: unused (leased), or with its request ended (submitted)."""
-        if slot.state is SlotState.ABANDONED:
+        state = slot.state
+        if state is not _SUBMITTED and state is not _LEASED:
+            assert state is SlotState.ABANDONED, state
             return
-        assert slot.state in (SlotState.LEASED, SlotState.SUBMITTED), slot.state
-        slot.state = SlotState.FREE
+        slot.state = _FREE
         slot.block.free += 1
         heapq.heappush(self._free[slot.size], (slot.place, slot))
 

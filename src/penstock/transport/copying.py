@@ -101,6 +101,15 @@ def copy(target: Array, source: Array) -> None:
         raise
 
 
+def copied(source: Array) -> Array:
+    """A copy of it, in one piece."""
+    if source.nbytes < _LARGE:
+        return source.copy()
+    target = np.empty(source.shape, source.dtype)
+    copy(target, source)
+    return target
+
+
 def _let_go(parts: list[Part], me: object) -> None:
     """Wait for helpers, however often the caller is interrupted."""
     while True:

@@ -28,7 +28,7 @@ from penstock.spec import (
     Signature,
     TensorSpec,
 )
-from penstock.transport.copying import copy
+from penstock.transport.copying import copied, copy
 
 ALIGNMENT = 64
 Array = np.ndarray[Any, Any]
@@ -82,6 +82,7 @@ class Plan:
         ]
         self.row_bytes = sum(row_bytes for *_, row_bytes in self.fixed)
         self.single = len(self.fixed) == 1 and not self.strings
+        self.bare = self.single and signature[0].name == ""
 
     def fixed_bytes(self, rows: int) -> int:
         """Bytes that the tensors of fixed size take."""
@@ -102,6 +103,14 @@ class Plan:
     def write(self, view: memoryview, at: int, arrays: list[Array], start: int, stop: int) -> None:
         """Write these rows as a block at `at`. The room was measured with `size`."""
         rows = stop - start
+        if self.single:
+            _, dtype, shape, _ = self.fixed[0]
+            source = arrays[0]
+            copy(
+                np.ndarray((rows, *shape), dtype, view, at),
+                source if len(source) == rows else source[start:stop],
+            )
+            return
         for index, dtype, shape, row_bytes in self.fixed:
             target: Array = np.ndarray((rows, *shape), dtype, view, at)
             source = arrays[index]
@@ -109,6 +118,13 @@ class Plan:
             at += align(rows * row_bytes)
         for index, _, elements in self.strings:
             at = _write_strings(view, at, arrays[index][start:stop].ravel(), rows * elements)
+
+    def read_single(self, view: memoryview, at: int, end: int, rows: int) -> Array:
+        """A copy of the only tensor of a block of `rows` rows that lies in `at`…`end`."""
+        _, dtype, shape, row_bytes = self.fixed[0]
+        if at + rows * row_bytes > end:
+            raise BadBlock(f"{rows} rows of {row_bytes} bytes end behind the block")
+        return copied(np.ndarray((rows, *shape), dtype, view, at))
 
     def read(
         self, view: memoryview, at: int, end: int, rows: int, start: int, stop: int
@@ -119,8 +135,7 @@ class Plan:
             if at + rows * row_bytes > end:
                 raise BadBlock(f"{rows} rows of {row_bytes} bytes end behind the block")
             source: Array = np.ndarray((stop - start, *shape), dtype, view, at + start * row_bytes)
-            arrays[index] = np.empty(source.shape, dtype)
-            copy(arrays[index], source)
+            arrays[index] = copied(source)
             at += align(rows * row_bytes)
         for index, shape, elements in self.strings:
             flat, at = _read_strings(
