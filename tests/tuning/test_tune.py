@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import launch
-from penstock.errors import ConfigError, ModelLoadError
+from penstock.errors import ConfigError, DeviceMemoryError, ModelLoadError
 from tests.conditions import until
 
 
@@ -117,6 +117,34 @@ def test_what_cannot_be_tuned_is_refused_with_the_reason(tmp_path: Path) -> None
         penstock.tune(penstock.Model("net.keras"), max_batch=3)
     with pytest.raises(ConfigError, match=r"no card is 'gpu:7'"):
         penstock.tune("net.keras", device="gpu:7")
+
+
+def test_a_model_that_does_not_fit_is_told_as_that(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(
+        "import penstock.errors\n\n\nclass Large:\n    def __init__(self):\n"
+        "        raise penstock.errors.DeviceMemoryError('9 GB, and 1 GB is left')\n"
+    )
+    with pytest.raises(DeviceMemoryError, match="9 GB, and 1 GB is left"):
+        penstock.tune(f"{tmp_path / 'large.py'}:Large", device="cpu", timeout=float("inf"))
+
+
+def test_a_damaged_file_is_told_as_that(net: Path, tmp_path: Path) -> None:
+    data = net.read_bytes()
+    for name, at in (("content", 60), ("header", -30)):
+        bad = tmp_path / f"{name}.keras"
+        where = data.index(b"config.json") + at
+        bad.write_bytes(data[:where] + bytes(8) + data[where + 8 :])
+        done = _command(bad, "--device", "cpu")
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "it is damaged" in done.stderr
+
+
+@pytest.mark.parametrize("timeout", ["nan", "0", "-1"])
+def test_a_time_that_is_none_is_refused(net: Path, timeout: str) -> None:
+    done = _command(net, "--device", "cpu", "--max-batch", 3, "--timeout", timeout)
+    assert done.returncode != 0
+    assert "timeout: expected seconds, more than 0" in done.stderr
 
 
 _WAITS = """

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from penstock.devices.room import Room
 from penstock.errors import DeviceMemoryError
 
 MOST_ROWS = 65_536
+DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WITH_OPTIMIZER = 3  # Adam keeps two numbers beside each weight, and files may hold them
 
 
@@ -222,7 +224,7 @@ def estimate(path: str | os.PathLike[str]) -> Need:
             weights = _in_archive(place)
         elif place.suffix in (".h5", ".hdf5"):
             weights = place.stat().st_size // _WITH_OPTIMIZER
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except DAMAGED:
         pass  # whoever loads it says what is wrong with it
     return Need(weights, measured=False)
 
@@ -236,7 +238,7 @@ def _in_archive(place: Path) -> int:
         )
         names = archive.namelist()
         config = json.loads(archive.read("config.json")) if "config.json" in names else {}
-    compiled = bool(config.get("compile_config"))
+    compiled = isinstance(config, dict) and bool(config.get("compile_config"))
     return stored // (_WITH_OPTIMIZER if compiled else 1)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import Model
-from penstock.devices.plan import Need
+from penstock.devices.plan import DAMAGED, Need
 from penstock.model import digest, machine
 from penstock.model.cache import Entry
 from penstock.model.contents import keepable
@@ -32,7 +32,7 @@ def entry_of(model: Model, device: str) -> Entry:
     try:
         known = keepable(model, model.source) and not model.sample
         return Entry(_key(model, device) if known else {})
-    except (OSError, ValueError, KeyError):
+    except DAMAGED:  # whoever loads it says what is wrong with it
         return Entry({})
 
 

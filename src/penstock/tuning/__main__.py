@@ -19,7 +19,7 @@ from typing import IO, Any
 from penstock import launch
 from penstock.config import Model, from_json
 from penstock.devices.limit import limit_tensorflow
-from penstock.errors import ModelLoadError
+from penstock.errors import DeviceMemoryError, Kind, ModelLoadError
 from penstock.model import xla_cache
 from penstock.model.load import load
 from penstock.tuning.plan import plan_of
@@ -41,8 +41,9 @@ def main(arguments: list[str]) -> None:
     with os.fdopen(descriptors["news"], "w") as news:
         try:
             _tell(news, **_measure(model, extra["device"], began, news))
-        except ModelLoadError as error:
-            _tell(news, error=str(error))
+        except (ModelLoadError, DeviceMemoryError) as error:
+            kind = Kind.DEVICE_MEMORY if isinstance(error, DeviceMemoryError) else Kind.MODEL_LOAD
+            _tell(news, error=str(error), kind=kind)
     os._exit(0)  # taking TensorFlow apart takes seconds
 
 

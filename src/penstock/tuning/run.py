@@ -1,7 +1,7 @@
 """`penstock.tune`: a process is started, measures, tells, and is gone. Its memory goes with it.
 
 caller ── settings, a pipe, its own pidfd ──▶ python -m penstock.tuning
-       ◀── lines of JSON: {"say": …}, then {"plan": …} or {"error": …} ──
+       ◀── lines of JSON: {"say": …}, then {"plan": …} or {"error": …, "kind": …} ──
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
 from penstock.devices.choose import Placement, resolve
-from penstock.errors import ConfigError, Kind, ModelLoadError, from_message
+from penstock.errors import ConfigError, ModelLoadError, from_message
 from penstock.model.live import archived
 from penstock.model.plans import entry_of
 from penstock.tuning import remembered
@@ -30,6 +30,7 @@ from penstock.tuning.plan import Plan
 
 _LIMIT = 600.0
 _EXIT_LIMIT = 5.0
+_LONGEST = 3600.0  # seconds of one wait: poll takes no more than some weeks
 
 Tell = Callable[[str], None]
 
@@ -48,9 +49,12 @@ def tune(
     example `precision="auto"`. `device` is "cpu", "gpu:0" or a GPU's UUID (default: the first GPU,
     else the CPU). `tell` is called with what goes on. Runs in a process of its own, which ends; a
     second call with the same model answers from the cache. Raises `ModelLoadError` when the model
-    cannot be loaded, or is not one of TensorFlow's.
+    cannot be loaded, or is not one of TensorFlow's, and when `timeout` seconds have passed (`inf`:
+    never); `DeviceMemoryError` when it does not fit.
     """
     chosen = _model(model, settings)
+    if not timeout > 0:
+        raise ConfigError(f"timeout: expected seconds, more than 0; got {timeout!r}")
     (placement,) = resolve(device or "auto", 1)
     say = tell or (lambda text: None)
     with archived([chosen]) as ((told,), archives):
@@ -133,8 +137,10 @@ def _listen(
     buffer = b""
     while True:
         left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        if left <= 0:
             raise ModelLoadError(f"tuning {name!r} took too long; see timeout")
+        if not poll.poll(min(left, _LONGEST) * 1000):
+            continue
         chunk = os.read(reader, 65536)
         if not chunk:
             code = process.wait(_EXIT_LIMIT)
@@ -146,6 +152,6 @@ def _listen(
                 say(news["say"])
             elif "error" in news:
                 message, _, remote = news["error"].partition("\0")
-                raise from_message(Kind.MODEL_LOAD, message, remote)
+                raise from_message(news["kind"], message, remote)
             else:
                 return news
