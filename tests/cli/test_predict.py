@@ -83,6 +83,27 @@ def test_what_is_not_understood(shop, rows, arguments, code, message):
     assert "Traceback" not in done.stderr
 
 
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_done(shop, rows):
+    command = ("predict", "shop:double", "x.npy", "--out", "y.npy", "--report", "no/where/r.html")
+    done = shop.run(*command)
+    assert done.returncode == 1
+    assert "--report no/where/r.html: expected a folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (shop.place / "y.npy").exists()
+
+
+def test_a_page_that_could_not_be_written_after_all_hides_no_summary(shop, rows):
+    (shop.place / "away.py").write_text(
+        "import os\ndef f(x):\n"
+        "    if os.path.isdir('pages'):\n        os.rename('pages', 'gone')\n    return x\n"
+    )
+    (shop.place / "pages").mkdir()
+    done = shop.run("predict", "away:f", "x.npy", "--out", "y.npy", "--report", "pages/r.html")
+    assert (done.returncode, "100 rows written" in done.stdout) == (1, True)
+    assert "the job is done, but --report pages/r.html cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_interrupted_job_goes_on(shop, rows):
     (shop.place / "slow.py").write_text(
         "import time\ndef f(x):\n    time.sleep(0.1)\n    return x\n"

@@ -87,6 +87,27 @@ def rows():
         yield np.full(3, number, np.float32)
 
 
+def breaking_off():
+    """A stream that raises in its middle."""
+    for number in range(100):
+        if number == 70:
+            raise ZeroDivisionError("no more")
+        yield np.full(3, number, np.float32)
+
+
+def broken():
+    """A stream that raises at its first row."""
+    raise LookupError("nothing there")
+    yield
+
+
+def names_by_row(y):
+    """For `map`: outputs that are called one thing or another."""
+    if len(y) > 1:
+        raise ValueError("one by one")
+    return {"even" if int(y[0, 0]) % 2 else "odd": y[:, 0]}
+
+
 def best_two(y):
     """For `postprocess`: part of the compiled graph."""
     import tensorflow as tf

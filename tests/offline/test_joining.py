@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock.data import open_sink
 from penstock.data.atomic import temporary
+from penstock.errors import InputError
 from penstock.offline import ending, filed
 from penstock.offline.joining import Joining
 from penstock.offline.parts import Content, Facts, PartStore
@@ -83,6 +84,30 @@ def test_a_part_that_cannot_be_read_leaves_the_joining_to_the_end(tmp_path: Path
     joining = Joining(place, store)
     for part in facts:
         joining.add(part, facts[part])
+    assert not joining.finish()
+    assert not Path(temporary(place.out)).exists()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".npy", ".csv"])
+def test_parts_that_cannot_be_joined_are_told_while_others_still_come(
+    tmp_path: Path, suffix: str
+) -> None:
+    place, store, facts = _parts(tmp_path, suffix)
+    other = {"": np.array([["a text"]] * 7, object)} if suffix != ".csv" else {"else": np.zeros(7)}
+    rows = np.arange(14, 21)
+    store.publish(2, store.write(2, Content(other, rows, rows)))
+    joining = Joining(place, store)
+    for part in range(3):
+        joining.add(part, facts[part])
+
+    def told() -> bool:
+        try:
+            joining.add(8, facts[8])
+        except InputError as error:
+            return "expected" in str(error)
+        return False
+
+    until(told)
     assert not joining.finish()
     assert not Path(temporary(place.out)).exists()
 

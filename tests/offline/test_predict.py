@@ -230,6 +230,26 @@ def test_a_stream_of_unknown_length(engine, place):
     assert np.array_equal(np.load("y.npy"), expected)
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("breaking_off", "rows cannot be read: ZeroDivisionError: no more"),
+        ("broken", "the source cannot be opened: LookupError: nothing there"),
+    ],
+)
+def test_what_a_source_raises_is_an_error_of_the_input(engine, place, source, message):
+    with pytest.raises(InputError, match=message) as caught:
+        penstock.predict("scores", model(source), "y.npy", engine=engine)
+    assert isinstance(caught.value.__cause__, (ZeroDivisionError, LookupError))
+
+
+def test_a_map_whose_outputs_are_called_otherwise_by_row(x, engine, place):
+    with pytest.raises(InputError, match="map: outputs differ between rows"):
+        penstock.predict(
+            "scores", np.arange(9.0)[:, None], "y.npy", engine=engine, map=model("names_by_row")
+        )
+
+
 def test_labels_beside_rows_are_not_for_the_model(x, engine):
     rows = [(row, n % 3) for n, row in enumerate(x)]
     assert np.array_equal(penstock.predict("scores", rows, engine=engine), functions.scores(x))

@@ -21,6 +21,7 @@ from penstock.cli.command import Command, json_option, print_json, terminating_a
 from penstock.cli.flags import settings_flags
 from penstock.cli.quantities import duration
 from penstock.config import EngineConfig, Model
+from penstock.errors import ConfigError
 from penstock.offline.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -114,17 +115,24 @@ def predict(
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if report is not None and not os.access(report.absolute().parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"--report {report}: expected a folder that can be written to")
     what = source[0] if len(source) == 1 else list(source)
     if isinstance(options.get("columns"), str):
         options["columns"] = [name.strip() for name in options["columns"].split(",")]
     with terminating_as_interrupt(), _progress() as tell:
         done = predicted(model, what, out, tell=tell, **_said(options))
-    if report is not None:
-        done.page(report)
     if as_json:
         print_json(done.to_json())
     else:
         click.echo(str(done))
+    if report is not None:
+        try:
+            done.page(report)
+        except OSError as error:
+            raise ConfigError(
+                f"the job is done, but --report {report} cannot be written: {error.strerror}"
+            ) from error
     if done.failed:
         sys.exit(ROWS_FAILED)
 

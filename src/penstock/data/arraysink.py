@@ -52,6 +52,7 @@ class NpySink(Sink):
                 kind = found
                 _header(file, kind.dtype, kind.shape)
             elif (found.dtype, found.shape) != (kind.dtype, kind.shape):
+                _check_joinable(part, found, kind.dtype, kind.shape[1:])
                 file.seek(0)
                 file.truncate()
                 break
@@ -86,14 +87,19 @@ def _join_all(parts: Sequence[str], file: IO[bytes]) -> None:
     kinds = [array.rows(0, 0) for array in arrays if len(array)] or [arrays[0].rows(0, 0)]
     dtype, shape = np.result_type(*(kind.dtype for kind in kinds)), kinds[0].shape[1:]
     for part, array in zip(parts, arrays, strict=True):
-        kind = array.rows(0, 0)
-        if len(array) and (kind.shape[1:] != shape or kind.dtype.kind != dtype.kind):
-            raise InputError(
-                f"{part}: expected rows {dtype} {shape}, got {kind.dtype} {kind.shape[1:]}"
-            )
+        if len(array):
+            _check_joinable(part, array.rows(0, 0), dtype, shape)
     _header(file, dtype, (sum(map(len, arrays)), *shape))
     for array in arrays:
         _write_rows(file, array, dtype)
+
+
+def _check_joinable(part: str, kind: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Rows may be wider or narrower numbers, or texts, of one kind and one shape."""
+    if kind.shape[1:] != shape or kind.dtype.kind != dtype.kind:
+        raise InputError(
+            f"{part}: expected rows {dtype} {shape}, got {kind.dtype} {kind.shape[1:]}"
+        )
 
 
 def _write_rows(file: IO[bytes], array: Stored | Held, dtype: np.dtype[Any]) -> None:

@@ -51,7 +51,7 @@ def cut(batch: int, row_bytes: int, chunk: int = 0, singly: bool = False, rate: 
     """
     fitting = _PART_BYTES // max(row_bytes, 1)
     least = batch if singly else max(batch * _PART_BATCHES, int(rate * _PART_SECONDS))
-    wanted = chunk // PARTS_AHEAD or max(min(_PART_ROWS, max(fitting, least)), batch)
+    wanted = chunk // PARTS_AHEAD if chunk else min(_PART_ROWS, max(fitting, least))
     part = max(wanted // batch, 1) * batch
     block = max(min(_BLOCK_BYTES // max(row_bytes, 1), part) // batch, 1) * batch
     return Cut(batch, part, batch if singly else block)

@@ -17,13 +17,12 @@ from penstock.data.factories import is_factory
 from penstock.data.formats import suffixes_of, told_by_suffix
 from penstock.data.listing import list_files
 from penstock.data.source import Source
-from penstock.errors import InputError
+from penstock.errors import InputError, PenstockError
 from penstock.offline.settings import JobSettings
 from penstock.spec import STRING, ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import numpy_dtype
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_TEXT_BYTES = 8 << 10  # what a text or an encoded image is taken to be
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,18 @@ def open_for(
     `derived`: what an earlier run has found for these. What is said in `options` goes before it.
     """
     if not _undecided(what, options):
+        return opened(what, options)
+    return opened(what, {**derived, **options}) if derived else None
+
+
+def opened(what: Any, options: dict[str, Any]) -> Source:
+    """The source. Raises `InputError` also for what code of the caller's raises in it."""
+    try:
         return open_source(what, **options)
-    return open_source(what, **{**derived, **options}) if derived else None
+    except (PenstockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"the source cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:
@@ -110,11 +119,6 @@ def derived_options(spec: ModelSpec) -> dict[str, Any]:
     raise InputError(
         "images: the model does not say how large they must be: pass size, or decode=False"
     )
-
-
-def row_bytes(signature: Signature) -> int:
-    """What a row takes, about."""
-    return sum(_TEXT_BYTES if spec.dtype == STRING else spec.row_bytes for spec in signature)
 
 
 def _undecided(what: Any, options: dict[str, Any]) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import time
 from typing import Any
 
-from penstock.data import open_source
 from penstock.data.source import Source
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline import fingerprints
@@ -23,18 +22,19 @@ from penstock.offline.ending import (
     write_errors,
     write_output,
 )
-from penstock.offline.feed import derived_options, feed_of, open_for
+from penstock.offline.feed import derived_options, feed_of, open_for, opened
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
 from penstock.offline.monitor import Monitor
 from penstock.offline.options import Options
-from penstock.offline.outcome import check_rows, kinds_of, report_of, row_size, text_of
+from penstock.offline.outcome import check_rows, kinds_of, report_of, text_of
 from penstock.offline.parts import DATA, ERRORS, KEYS, Facts
 from penstock.offline.place import Place
 from penstock.offline.report import JobReport
 from penstock.offline.selection import select
 from penstock.offline.setting_up import Served, model_of, served_by, serving
+from penstock.offline.sizes import fitting, row_size
 
 
 class FiledRun:
@@ -76,7 +76,7 @@ class FiledRun:
                 served = stack.enter_context(serving(self._model, options.engine, plan))
             if source is None:
                 derived = derived_options(served.spec)
-                source = open_source(self._what, **{**derived, **options.source})
+                source = opened(self._what, {**derived, **options.source})
             return self._work(source, served, derived, tell)
 
     def _work(
@@ -86,6 +86,7 @@ class FiledRun:
         settings = self._options.job
         feed = feed_of(source, served.spec, settings, self._options.source.get("key"))
         batch = served.batch_of(feed.sample(source.signature))
+        size = row_size(source, served, batch)
         if manifest.header:
             shape = Cut(**manifest.header["cut"])
             if gone := store.missing(manifest.parts):
@@ -95,9 +96,8 @@ class FiledRun:
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
                 )
         else:
-            shape = cut(
-                batch, row_size(source, served), settings.chunk, source.decodes, served.rate
-            )
+            batch = fitting(batch, size, source)
+            shape = cut(batch, size, settings.chunk, source.decodes, served.rate)
             if not (settings.restart or self._known or self._place.shard):
                 check_free(self._place)
             store.remove()
@@ -123,6 +123,7 @@ class FiledRun:
             store,
             self._place.loader_sink(),
             manifest.descriptor,
+            size,
         )
         joining = Joining(self._place, store)
         for part, facts in sorted(manifest.parts.items()):

@@ -30,6 +30,7 @@ _TICK = 0.2
 _AHEAD = 6  # batches on their way, for each device: as many as a client's own window has
 _AHEAD_OF_LARGE = 3  # where a batch of the engine's takes several requests
 _AHEAD_OF_LOADERS = 3
+_AHEAD_BYTES = 1 << 30  # on their way, at most: as much as a client may hold
 
 Tell = Callable[[Progress], None]
 
@@ -57,6 +58,7 @@ class Work:
     store: Store
     sink: dict[str, Any] | None = None
     lock: int = -1
+    row_bytes: int = 0
 
     @property
     def shaping(self) -> Shaping:
@@ -171,7 +173,7 @@ def _crew(work: Work) -> Crew:
         work.feed,
         work.shaping,
         stages,
-        size=_ahead(served.max_batch, work.cut.batch) * max(len(served.devices), 1),
+        size=_ahead(work),
         rows=work.fill,
     )
     labour = Labour(
@@ -180,10 +182,12 @@ def _crew(work: Work) -> Crew:
     return ThreadCrew(labour, stages, events)
 
 
-def _ahead(largest: int, batch: int) -> int:
-    """Batches of the job's on their way for one device, of which several may be one for it."""
-    pieces = -(-largest // batch)
-    return _AHEAD if pieces == 1 else _AHEAD_OF_LARGE * pieces
+def _ahead(work: Work) -> int:
+    """Batches of the job's on their way, of which several may be one for a device."""
+    pieces = -(-work.served.max_batch // work.cut.batch)
+    wanted = _AHEAD if pieces == 1 else _AHEAD_OF_LARGE * pieces
+    most = _AHEAD_BYTES // max(work.row_bytes * work.cut.batch, 1)
+    return max(min(wanted * max(len(work.served.devices), 1), most), 2)
 
 
 def _loader_settings(work: Work) -> str:

@@ -3,8 +3,9 @@
 Joining reads and writes every row once more. In a thread of its own it does so beside the device's
 work, part by part in their order, and syncs what it has when it has to wait. So at the end of a job
 only the last parts are left. What is joined so far lies under the output's temporary name, and
-counts for nothing: a run that goes on joins from the first part again. Where it fails, it is
-dropped, and the parts are joined at the end, by whoever can tell of what is wrong.
+counts for nothing: a run that goes on joins from the first part again. Parts that cannot be joined
+end the job as soon as that is known. Where anything else fails, it is dropped, and the parts are
+joined at the end, by whoever can tell of what is wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import IO
 
 from penstock.data.atomic import staged
 from penstock.data.files import is_local
+from penstock.errors import InputError
 from penstock.offline.parts import DATA, Facts, PartStore, files_of
 from penstock.offline.place import Place
 
@@ -39,9 +41,15 @@ class Joining:
         self._paths: SimpleQueue[str | type[_Dropped] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._whole = False
+        self._refused: InputError | None = None
 
     def add(self, part: int, facts: Facts) -> None:
-        """A part is recorded; it is joined when all before it are."""
+        """A part is recorded; it is joined when all before it are.
+
+        Raises `InputError` when some before it cannot be.
+        """
+        if self._refused is not None:
+            raise self._refused
         if not self._possible:
             return
         self._waiting[part] = facts
@@ -78,6 +86,8 @@ class Joining:
             self._whole = True
         except _Dropped:
             pass
+        except InputError as error:
+            self._refused = error
         except Exception as error:
             _log.info("parts are joined at the end: %s", error)
 

@@ -3,7 +3,8 @@
     parts ─▶ reader ──blocks──▶ sender: window of batches ──contents──▶ writer ─▶ events
 
 A reader decodes while the sender waits for answers and the writer waits for the disk. What goes
-wrong in any of them is an event, too, and ends all three.
+wrong in any of them is an event, too, and ends all three. What a source, or a library below it,
+raises of its own is told as an error of the input.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from penstock.data.arrays import bring
 from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
-from penstock.errors import InputError
+from penstock.errors import InputError, PenstockError
 from penstock.offline.cut import Cut
 from penstock.offline.feed import Feed
 from penstock.offline.parts import Content, Facts
@@ -83,11 +84,11 @@ class Labour:
         self._contents: queue.Queue[tuple[int, list[Content]] | None] = queue.Queue(1)
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=f"penstock-{name}")
-            for name, work in (
-                ("reader", self._read),
-                ("sender", self._send),
-                ("writer", self._write),
+            threading.Thread(target=self._guarded, args=(work, what), name=f"penstock-{name}")
+            for name, work, what in (
+                ("reader", self._read, "rows cannot be read"),
+                ("sender", self._send, "rows cannot be sent, or their outputs shaped"),
+                ("writer", self._write, "outputs cannot be written"),
             )
         ]
 
@@ -111,7 +112,7 @@ class Labour:
         for thread in self._threads:
             thread.join()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], None], what: str) -> None:
         try:
             work()
         except _Stopped:
@@ -119,7 +120,7 @@ class Labour:
         except BaseException as error:
             if not self._stopping.is_set():
                 self._stopping.set()
-                self._tell(Broken(error))
+                self._tell(Broken(_told(error, what)))
 
     # ── reading ────────────────────────────────────────────────────────────────────────────────
 
@@ -229,6 +230,15 @@ class Labour:
             except queue.Empty:
                 continue
         raise _Stopped
+
+
+def _told(error: BaseException, what: str) -> BaseException:
+    known = isinstance(error, (PenstockError, OSError, MemoryError))
+    if known or not isinstance(error, Exception):
+        return error
+    told = InputError(f"{what}: {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
 
 
 def _together(contents: list[Content]) -> Content:

@@ -207,7 +207,7 @@ def _rows_at_once(stores: list[PartStore], parts: list[dict[int, Any]]) -> int:
     paths = [
         path for store, facts in zip(stores, parts, strict=True) for path in store.paths(facts)
     ]
-    rows = sum(found["written"] for facts in parts for found in facts.values())
+    rows: int = sum(found["written"] for facts in parts for found in facts.values())
     size = sum(os.path.getsize(path) for path in paths)
     return min(max(_RANGE_BYTES * rows // max(size, 1), 1), _RANGE_ROWS)
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from penstock.data.source import Source
 from penstock.errors import PenstockError
-from penstock.offline.feed import row_bytes
 from penstock.offline.job import Job
 from penstock.offline.monitor import Monitor, cores
 from penstock.offline.parts import Facts
 from penstock.offline.report import JobReport, shares_of
-from penstock.offline.setting_up import Served
 from penstock.offline.stages import limiting
 
 
@@ -56,11 +53,6 @@ def check_rows(job: Job) -> None:
             f"{len(job.work.selection):,} rows went in; {job.written:,} came out and "
             f"{job.failed:,} failed: some are missing"
         )
-
-
-def row_size(source: Source, served: Served) -> int:
-    outputs = [spec for spec in served.spec.outputs or () if None not in spec.shape]
-    return row_bytes(source.signature) + row_bytes(tuple(outputs))
 
 
 def kinds_of(parts: dict[int, Facts]) -> dict[str, int]:

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.config import Model
-from penstock.data import open_source
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.cut import cut
 from penstock.offline.ending import empty_columns
-from penstock.offline.feed import derived_options, feed_of, open_for
+from penstock.offline.feed import derived_options, feed_of, open_for, opened
 from penstock.offline.filed import FiledRun
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.manifest import open_manifest
 from penstock.offline.memory import MemoryStore
 from penstock.offline.monitor import Monitor
 from penstock.offline.options import Options, sort_options
-from penstock.offline.outcome import check_rows, report_of, row_size
+from penstock.offline.outcome import check_rows, report_of
 from penstock.offline.place import place_of
 from penstock.offline.report import JobReport
 from penstock.offline.selection import select
 from penstock.offline.setting_up import model_of, served_by, serving
+from penstock.offline.sizes import fitting, row_size
 
 
 def predict(
@@ -86,13 +86,15 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
             chosen: Model = model_of(model, options.model)
             served, name = stack.enter_context(serving(chosen, options.engine)), chosen.name
         if source is None:
-            source = open_source(what, **{**derived_options(served.spec), **options.source})
+            source = opened(what, {**derived_options(served.spec), **options.source})
         feed = feed_of(source, served.spec, settings, options.source.get("key"))
         batch = served.batch_of(feed.sample(source.signature))
-        shape = cut(batch, row_size(source, served), settings.chunk, source.decodes, served.rate)
+        size = row_size(source, served, batch)
+        batch = fitting(batch, size, source)
+        shape = cut(batch, size, settings.chunk, source.decodes, served.rate)
         store = MemoryStore()
         selection = select(source, settings, batch)
-        work = Work(source, selection, shape, feed, settings, served, store)
+        work = Work(source, selection, shape, feed, settings, served, store, row_bytes=size)
         job = Job(work, {}, lambda part, facts: None)
         monitor = Monitor(served.client, len(served.devices))
         starting = time.monotonic() - began

@@ -198,6 +198,11 @@ class Window:
                     text = ValueError(f"{type(error).__name__}: {error}")
                     failures.append(failure_of(int(batch.rows[row]), batch.keys[row], text, "map"))
             names = pieces[0] if pieces else {}
+            for piece in pieces:
+                if piece.keys() != names.keys():
+                    raise InputError(
+                        f"map: outputs differ between rows: {list(names)} and then {list(piece)}"
+                    ) from None
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
 
     def _call(self, columns: dict[str, Array]) -> dict[str, Array]:
