@@ -48,6 +48,17 @@ def test_the_environment_fills_what_is_not_given() -> None:
     assert (options.checkpoints, options.profile, options.summary) == ("/mine", "/p", None)
 
 
+def test_each_call_of_a_script_has_a_folder_of_its_own() -> None:
+    environ = {"PENSTOCK_TRAIN_CHECKPOINTS": "/each", "PENSTOCK_TRAIN_SUMMARY": "/s"}
+    with pytest.raises(ConfigError):
+        asked(environ, epochs=0)  # which does not count
+    every = [asked(environ) for _ in range(3)]
+    assert [options.checkpoints for options in every] == ["/each", "/each/fit-2", "/each/fit-3"]
+    assert {options.summary for options in every} == {"/s"}
+    assert asked(environ, checkpoints="/mine").checkpoints == "/mine"
+    assert asked(environ).checkpoints == "/each/fit-4"
+
+
 def test_rows_of_a_micro_batch_say_how_many_there_are() -> None:
     assert asked({}, batch_size=100, micro_batch=7).micros(workers=2, replicas=2) == 4
     assert asked({}, batch_size=100, accumulate=3).micros(workers=2, replicas=2) == 3

@@ -2,11 +2,13 @@
 
 What the launcher has to say comes by the environment, and is the default of what is not given:
 PENSTOCK_TRAIN_CHECKPOINTS and PENSTOCK_TRAIN_PROFILE (folders), PENSTOCK_TRAIN_SUMMARY (a file for
-the chief's report).
+the chief's report). A script that calls `fit` several times has a folder for each: what is named,
+and in it `fit-2`, `fit-3`, …
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +22,8 @@ REDUCTIONS = ("auto", "nccl", "ring", "hierarchical")
 PRECISIONS = (None, "float32", "mixed_float16", "mixed_bfloat16")
 SHARDS = ("auto", "data", "file", "off")
 _PACK_BYTES = 32 << 20
+_FOLDERS = ("checkpoints", "profile")
+_calls: collections.Counter[str] = collections.Counter()  # of `fit`, by the environment's folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +115,20 @@ def asked(environ: Mapping[str, str] = os.environ, **given: Any) -> Options:
     unknown = sorted(set(given) - known)
     if unknown:
         raise ConfigError(f"fit has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    for name in ("checkpoints", "profile", "summary"):
-        variable = environ.get(f"PENSTOCK_TRAIN_{name.upper()}")
-        if given.get(name) is None and variable:
-            given[name] = variable
-    return Options(**given)
+    told = {
+        name: variable
+        for name in ("checkpoints", "profile", "summary")
+        if given.get(name) is None and (variable := environ.get(f"PENSTOCK_TRAIN_{name.upper()}"))
+    }
+    options = Options(**{**given, **told})
+    folders: dict[str, Any] = {name: _of_this_call(told[name]) for name in _FOLDERS if name in told}
+    return dataclasses.replace(options, **folders)
+
+
+def _of_this_call(folder: str) -> str:
+    """The first call of a process has the folder itself, each other one a folder in it."""
+    _calls[folder] += 1
+    return folder if _calls[folder] == 1 else os.path.join(folder, f"fit-{_calls[folder]}")
 
 
 def _at_least(least: int, name: str, value: Any) -> None:
