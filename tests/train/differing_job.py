@@ -53,6 +53,25 @@ def main(folder: Path) -> None:
     loop._LOOKED_STEPS = 2
     history = penstock.train.fit(network, x, y, epochs=4, callbacks=[StopInside()], **settings)
     told["inside"] = [history.epoch, int(history.model.optimizer.iterations.numpy())]
+    looked: list[float] = []
+
+    class LooksAlone(keras.callbacks.Callback):  # type: ignore[misc]
+        """The chief looks at every batch of a validation, in which it has more than the other."""
+
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            if found.is_chief:
+                looked.append(logs["loss"])
+
+    own = {"validation_data": (x[:20], y[:20]) if found.is_chief else (x[20:29], y[20:29])}
+    history = penstock.train.fit(
+        network, x, y, shard="off", callbacks=[LooksAlone()], **own, **settings
+    )
+    told["looked"] = looked
+    told["validated"] = history.history["val_loss"][0]
+    told["validation"] = [
+        history.model.evaluate(x[a:b], y[a:b], batch_size=4, verbose=0)[0]
+        for a, b in ((0, 20), (20, 29))
+    ]
     differing: dict[str, tuple[int, dict[str, Any]]] = {
         "folder": (len(x), {"checkpoints": folder / "kept"} if found.is_chief else {}),
         "rows": (37 if found.is_chief else 20, {}),

@@ -96,18 +96,12 @@ def test_sample_weights_count_as_in_one_batch(reduction: str) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
     settings = {"loss": loss, "metrics": [], "weighted_metrics": ["accuracy"]}
     reference = network(**settings)
-    wanted = expected(reference, x, y, sample_weight=weight)
+    more = {"sample_weight": weight, "validation_data": (x[:20], y[:20], weight[:20])}
+    wanted = expected(reference, x, y, **more)
     for strategy, accumulate in (("one", 3), ("mirrored", 2)):
-        got = fitted(
-            network(**settings),
-            x,
-            y,
-            sample_weight=weight,
-            strategy=strategy,
-            accumulate=accumulate,
-        )
+        got = fitted(network(**settings), x, y, strategy=strategy, accumulate=accumulate, **more)
         assert furthest(got.model, reference) < 5e-6
-        np.testing.assert_allclose(got.history["accuracy"], wanted.history["accuracy"], rtol=1e-5)
+        same_history(got, wanted)
 
 
 @in_tensorflow
@@ -146,9 +140,50 @@ def test_masked_entries_do_not_count() -> None:
         return made
 
     reference = model()
-    expected(reference, x, y)
-    got = fitted(model(), x, y, strategy="mirrored", accumulate=2)
+    wanted = expected(reference, x, y, validation_data=(x, y))
+    got = fitted(model(), x, y, strategy="mirrored", accumulate=2, validation_data=(x, y))
     assert furthest(got.model, reference) < 2e-6
+    same_history(got, wanted)
+
+
+@in_tensorflow
+def test_padding_leaves_statistics_alone() -> None:
+    """The last step of 8 pieces has 5 rows: as many as the 5 pieces of the other have."""
+    import keras
+
+    two_cpus()
+    x, y = rows(5)
+    every = [
+        fitted(
+            network("sgd", keras.layers.BatchNormalization),
+            x,
+            y,
+            strategy="one",
+            accumulate=accumulate,
+            epochs=3,
+        ).model.layers[1]
+        for accumulate in (8, 5)
+    ]
+    for one, other in zip(*(layer.get_weights() for layer in every), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+@in_tensorflow
+def test_the_best_weights_are_not_replaced_by_averages() -> None:
+    import keras
+
+    def trained(fit: Any) -> Any:
+        model = network()
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        model.compile(optimizer, "sparse_categorical_crossentropy")
+        best = keras.callbacks.EarlyStopping(
+            "loss", min_delta=9.0, patience=2, restore_best_weights=True
+        )
+        fit(model, *rows(), epochs=4, callbacks=[best])
+        return model
+
+    two_cpus()
+    assert furthest(trained(fitted), trained(expected)) < 2e-6
 
 
 @in_tensorflow

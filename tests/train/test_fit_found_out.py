@@ -94,6 +94,45 @@ def test_a_step_that_ran_out_of_memory_in_its_middle_counts_once() -> None:
 
 
 @in_tensorflow
+def test_validation_takes_the_pieces_of_training_and_smaller_ones_where_they_do_not_fit() -> None:
+    import keras
+    import tensorflow as tf
+
+    import penstock
+    from penstock.errors import DeviceMemoryError
+    from penstock.train import validation
+
+    two_cpus()
+    x, y = rows()
+    data = {"validation_data": (x[:21], y[:21])}
+    wanted = network("adam").fit(x, y, **_SETTINGS, **data)
+    fits, heard = 2, []
+    take = validation._Step.__call__
+
+    def short_of_memory(self: Any, iterator: Any) -> Any:
+        if 8 // (self._weighing.pieces) > fits:
+            self._function(iterator)  # as far as it came
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
+        return take(self, iterator)
+
+    class Hears(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            heard.append(batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation._Step, "__call__", short_of_memory)
+        got = penstock.train.fit(
+            network("adam"), x, y, accumulate=2, callbacks=[Hears()], **_SETTINGS, **data
+        )
+        fits = 0
+        with pytest.raises(DeviceMemoryError, match="validation of one row at a time"):
+            penstock.train.fit(network("adam"), x, y, **_SETTINGS, **data)
+    assert heard == [0, 1, 2] * 2
+    for name in ("val_loss", "val_accuracy"):
+        np.testing.assert_allclose(got.history[name], wanted.history[name], rtol=1e-5)
+
+
+@in_tensorflow
 def test_a_single_row_that_does_not_fit_is_told() -> None:
     import tensorflow as tf
 

@@ -136,6 +136,63 @@ def test_callbacks_remember_what_they_did(tmp_path: Path) -> None:
 
 
 @in_tensorflow
+def test_the_learning_rate_of_an_epoch_is_set_once(tmp_path: Path) -> None:
+    import keras
+
+    class Warm(keras.callbacks.Callback):  # type: ignore[misc]
+        """Begins anew with every run."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate = 0.08
+
+    def halved() -> list[Any]:
+        return [Warm(), keras.callbacks.LearningRateScheduler(lambda _, rate: rate * 0.5)]
+
+    two_cpus()
+    whole = fitted(None, callbacks=halved())
+    for ended_at in (8, 12):
+        with pytest.raises(Ended):
+            fitted(tmp_path, ended_at=ended_at, checkpoint_every=3, callbacks=halved())
+    resumed = fitted(tmp_path, callbacks=halved())
+    assert resumed.history == whole.history
+    assert furthest(resumed.model, whole.model) == 0
+
+
+@in_tensorflow
+def test_other_batches_in_the_middle_of_an_epoch_are_refused(tmp_path: Path) -> None:
+    import penstock
+
+    two_cpus()
+    with pytest.raises(Ended):
+        fitted(tmp_path, ended_at=4, checkpoint_every=3)
+    x, y = rows()
+    settings = {"seed": 5, "verbose": 0, "checkpoints": tmp_path}
+    for count, size, why in ((37, 16, "batch_size 16 where it was 8"), (30, 8, "rows 30 where")):
+        with pytest.raises(ConfigError, match=f"of step 3 of an epoch.*{why}"):
+            penstock.train.fit(
+                model_with_everything(), x[:count], y[:count], batch_size=size, **settings
+            )
+
+
+@in_tensorflow
+def test_an_epoch_that_could_not_be_validated_is_kept(tmp_path: Path) -> None:
+    import keras
+
+    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise Ended
+
+    two_cpus()
+    whole = fitted(None)
+    with pytest.raises(Ended):
+        fitted(tmp_path, callbacks=[Fails()])
+    resumed = fitted(tmp_path)
+    assert resumed.report["resumed_at_step"] == 5
+    assert resumed.history == whole.history
+    assert furthest(resumed.model, whole.model) == 0
+
+
+@in_tensorflow
 def test_a_callback_that_tells_but_does_not_listen(tmp_path: Path) -> None:
     import keras
 

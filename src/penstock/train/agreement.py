@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import ConfigError
 from penstock.model.runtime import tf
 from penstock.train.reducing import summed
@@ -36,6 +38,13 @@ def largest(place: Place, number: int) -> int:
         return number
     own = [number if worker == place.worker else 0 for worker in range(place.workers)]
     return int(tf.reduce_max(_sum(place, [tf.constant(own, tf.int64)], once=True)[0]))
+
+
+def added_up(place: Place, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The sum of all workers' arrays, which have the same shape."""
+    if place.workers == 1:
+        return array
+    return np.asarray(_sum(place, [tf.constant(array)], once=True)[0])
 
 
 def check_same(place: Place, number: int, what: str) -> None:

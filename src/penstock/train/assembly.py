@@ -49,7 +49,7 @@ class Assembly:
         keeper = Keeper(options, where)
         if keeper.newest is not None:
             self.seed = int(keeper.newest.facts["seed"])
-        feed = self._feed(data, options.batch_size, training=True)
+        feed = self._feed(data, options.batch_size, self.micros, training=True)
         check_alike(where, options, feed, self.micros, validation_data is not None)
         self._spec = feed.dataset(0).element_spec[:3]
         with where.scope():
@@ -60,7 +60,7 @@ class Assembly:
         self.through = self._recomputed()
         feed = self._fitting(feed)
         kept = Kept(self.model, self.tally, self.scale)
-        at = keeper.begin(kept)
+        at = keeper.begin(kept, feed)
         params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
         listeners = Listeners(
             self.model, callbacks, params, where.is_chief, alone=where.workers == 1
@@ -94,7 +94,6 @@ class Assembly:
                 profiler.close()
         if profiler is not None and profiler.summary is not None:
             self.told["profile"] = profiler.summary.to_json()
-        optimizer_of(self.model).finalize_variable_values(self.model.trainable_variables)
         seconds = time.monotonic() - began
         params["verbose"] = str(params["verbose"])
         return History(
@@ -111,14 +110,14 @@ class Assembly:
 
     # Data
 
-    def _feed(self, data: Any, batch_size: int, training: bool) -> Any:
+    def _feed(self, data: Any, batch_size: int, micros: int, training: bool) -> Any:
         where = self.place
         return feed_for(
             *data,
             batch_size=batch_size,
             replicas=where.local,
             worker=(where.worker, where.workers),
-            micros=self.micros if training else 1,
+            micros=micros,
             shuffle=self.options.shuffle and training,
             seed=self.seed,
             shard=self.options.shard,
@@ -133,8 +132,10 @@ class Assembly:
             raise ConfigError(
                 f"validation_data must be (x, y) or (x, y, sample_weight), not {len(parts)} parts"
             )
-        batch_size = self.options.validation_batch_size or self.options.batch_size
-        feed = self._feed(parts, batch_size, training=False)
+        size, micros = self.options.validation_batch_size, 1
+        if size is None:
+            size, micros = self.options.batch_size, self.micros  # pieces that fit in training
+        feed = self._feed(parts, size, micros, training=False)
         jit = self.model.jit_compile if self.jit == "auto" else self.jit
         return Validation(self.model, self.place, self.tally, feed, listeners, bool(jit))
 

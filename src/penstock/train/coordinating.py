@@ -17,7 +17,7 @@ from penstock.model.runtime import keras, tf
 from penstock.train.callbacks import Listeners
 from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
-from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once
+from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, plain
@@ -57,7 +57,7 @@ class Coordinated:
             self.build(model)
         self._tally = Tally(model)
         kept = Kept(model, self._tally, None)
-        at = keeper.begin(kept)
+        at = keeper.begin(kept, feed)
         params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
@@ -137,6 +137,8 @@ class Coordinated:
         weights = list(model.trainable_variables)
         sums: list[Any] = [None] * len(weights)
         total: Any = 0.0
+        losses: Any = 0.0
+        taken: Any = 0.0
         rows = self._options.batch_size / self._micros
         for x, y, given, count in pieces:
             weight = weighing.sample_weight(y, given)
@@ -147,10 +149,13 @@ class Coordinated:
             found = tape.gradient(aim, [each.value for each in weights])
             sums = [_plus(sum_, gradient) for sum_, gradient in zip(sums, found, strict=True)]
             total += counts
-            count_at_once(model, self._tally, x, y, y_pred, weight, loss, count)
+            losses += tf.where(count > 0, tf.cast(aim, tf.float32), 0.0)
+            taken += tf.cast(count, tf.float32)
+            count_at_once(model, self._tally, x, y, y_pred, weight, count)
         share = (
             1.0 if weighing.by == "sum" or len(pieces) == 1 else tf.math.divide_no_nan(1.0, total)
         )
+        count_loss_at_once(model, losses * share, taken)
         pairs = [
             (g * tf.cast(share, g.dtype), w)
             for g, w in zip(sums, weights, strict=True)
@@ -179,7 +184,8 @@ class Coordinated:
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
             y_pred, loss = forward(self._model, x, y, weight, training=False)
-            count_at_once(self._model, self._tally, x, y, y_pred, weight, loss, count)
+            count_at_once(self._model, self._tally, x, y, y_pred, weight, count)
+            count_loss_at_once(self._model, loss, count)
             return count
 
         function = tf.function(

@@ -107,6 +107,9 @@ class AsyncLoop(Loop):
         self._handed.join()
         return super()._end_of_epoch(began)
 
+    def _keeps_after(self, error: Exception) -> bool:
+        return not isinstance(error, (WorkerLost, tf.errors.UnavailableError))
+
     def _logs(self) -> dict[str, float]:
         with self._handed.patience.watching():
             return super()._logs()
@@ -117,15 +120,22 @@ class AsyncLoop(Loop):
 
 
 def count_at_once(
-    model: Any, tally: Tally, x: Any, y: Any, y_pred: Any, weight: Any, loss: Any, count: Any
+    model: Any, tally: Tally, x: Any, y: Any, y_pred: Any, weight: Any, count: Any
 ) -> None:
-    """Update the metrics while others do."""
+    """Update the metrics but the loss, while others do."""
     counters = tally.counters
     zeros = [(each, tf.zeros(each.shape, each.dtype)) for each in counters]
     with keras().StatelessScope(state_mapping=zeros) as scope:
-        count_in(model, tally, x, y, y_pred, weight, loss, count, [])
+        count_in(model, tally, x, y, y_pred, weight, count, [])
         added = [scope.get_current_value(each) for each in counters]
     for counter, addend in zip(counters, added, strict=True):
         # Keras counts the losses of single outputs by batches: here they count by rows.
         times = count if id(counter) in tally._loss_counters else tf.cast(count > 0, tf.int32)
         counter.value.assign_add(addend * tf.cast(times, addend.dtype))
+
+
+def count_loss_at_once(model: Any, loss: Any, rows: Any) -> None:
+    """The loss of so many rows, while others count theirs."""
+    tracker, rows = model._loss_tracker, tf.cast(rows, tf.float32)
+    tracker.total.value.assign_add(tf.cast(loss, tf.float32) * rows)
+    tracker.count.value.assign_add(rows)

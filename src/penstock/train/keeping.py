@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
 from penstock.train.agreement import check_same, level
 from penstock.train.checkpoints import Checkpoints, State
+from penstock.train.feed import Feed
 from penstock.train.loop import Position
 from penstock.train.memories import recall, remembered
 from penstock.train.options import Options
@@ -28,6 +30,7 @@ class Keeper:
         self._options, self._place = options, place
         self._checkpoints: Checkpoints | None = None
         self.newest: State | None = None
+        self._data: dict[str, Any] = {}
         if options.checkpoints is not None:
             self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
             self.newest = self._checkpoints.newest() if options.resume else None
@@ -43,12 +46,15 @@ class Keeper:
             return _NO_FOLDER
         return _EMPTY if self.newest is None else self.newest.step
 
-    def begin(self, kept: Kept) -> Position:
+    def begin(self, kept: Kept, feed: Feed) -> Position:
         """Where to begin: the variables are set, the same on all workers."""
+        self._data = _told_of(feed, self._options.shuffle)
         newest = self.newest
         if newest is None:
             level(self._place, kept.lasting())
             return Position(epoch=self._options.initial_epoch)
+        if newest.step_in_epoch:
+            _check_position(newest, self._data)
         kept.restore(newest)
         facts = newest.facts
         return Position(
@@ -78,6 +84,7 @@ class Keeper:
                 **kept.facts(),
                 "callbacks": told,
                 "seed": seed,
+                "data": self._data,
                 "history": at.history,
                 "epochs": at.epochs,
                 "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
@@ -86,3 +93,30 @@ class Keeper:
             checkpoints.save(State(at.step, at.epoch, at.in_epoch, everything, facts))
 
         return save
+
+
+def _told_of(feed: Feed, shuffle: bool) -> dict[str, Any]:
+    """What decides which rows come at which step."""
+    told: dict[str, Any] = {
+        "batch_size": feed.share.batch_size,
+        "rows": feed.rows,
+        "shuffle": shuffle,
+    }
+    if not feed.ends_together:  # each worker fills its part from rows of its own
+        told |= {"shard": feed.policy, "workers": feed.share.workers}
+    return told
+
+
+def _check_position(newest: State, data: dict[str, Any]) -> None:
+    """In the middle of an epoch a step's number says which rows were taken: of the same steps."""
+    before = newest.facts.get("data", data)
+    differing = [name for name in sorted({*before, *data}) if before.get(name) != data.get(name)]
+    if differing:
+        named = ", ".join(
+            f"{name} {data.get(name)} where it was {before.get(name)}" for name in differing
+        )
+        raise ConfigError(
+            f"the newest checkpoint is of step {newest.step_in_epoch} of an epoch, which would go "
+            f"on with other rows: got {named}; change that at the end of an epoch, or give "
+            "another folder, or resume=False"
+        )

@@ -12,20 +12,22 @@ several workers listen to it every so many steps.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import TrainingError
-from penstock.model.runtime import tf
+from penstock.model.runtime import keras, tf
 from penstock.train.agreement import agreed
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.intake import iterator_of
 from penstock.train.jit import NotCompiled
 from penstock.train.micro import is_out_of_memory
+from penstock.train.scaling import optimizer_of
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
 
@@ -76,7 +78,8 @@ class Loop:
 
     def __call__(self) -> None:
         run, at = self.run, self.at
-        run.listeners.tell("train_begin", {})
+        with _same_rate(run.model, at.step > 0):
+            run.listeners.tell("train_begin", {})
         if run.recall is not None:
             run.recall(run.listeners.all)
         _tell_history(run.listeners.history, at)
@@ -85,7 +88,8 @@ class Loop:
             at.epoch = epoch
             if at.in_epoch == 0:
                 run.model.reset_metrics()
-            run.listeners.tell("epoch_begin", epoch, {})
+            with _same_rate(run.model, at.in_epoch > 0):
+                run.listeners.tell("epoch_begin", epoch, {})
             began = time.monotonic()
             self._steps()
             logs = self._end_of_epoch(began)
@@ -98,6 +102,8 @@ class Loop:
             run.model.stop_training = bool(agreed(run.place, int(run.model.stop_training)))
             if run.model.stop_training:
                 break
+        # Before callbacks restore what they think best: as in Keras.
+        optimizer_of(run.model).finalize_variable_values(run.model.trainable_variables)
         run.listeners.tell("train_end", logs)
 
     def _steps(self) -> None:
@@ -165,10 +171,26 @@ class Loop:
         self._refuse_nan(logs.get("loss", 0.0))
         self._refuse_nan_weights()
         if run.validate is not None and (self.at.epoch + 1) % run.validation_freq == 0:
-            began = time.monotonic()
-            logs.update({f"val_{name}": value for name, value in run.validate().items()})
-            self.seconds["validate"] += time.monotonic() - began
+            logs.update({f"val_{name}": value for name, value in self._validated().items()})
         return logs
+
+    def _validated(self) -> dict[str, float]:
+        """If that fails, the epoch is not lost: what was trained is kept, to be validated again."""
+        run, began = self.run, time.monotonic()
+        assert run.validate is not None
+        trained = run.tally.before() if run.save is not None and self._counted is None else None
+        try:
+            return run.validate()
+        except Exception as error:
+            if run.save is not None and self._keeps_after(error):
+                run.save(self.at, self._counted if trained is None else trained)
+            raise
+        finally:
+            self.seconds["validate"] += time.monotonic() - began
+
+    def _keeps_after(self, error: Exception) -> bool:
+        """Whether there is still something to be kept."""
+        return True
 
     def _logs(self) -> dict[str, float]:
         return plain(self.run.tally.results(self._counted))
@@ -222,6 +244,16 @@ class Loop:
             f"{self.at.in_epoch} of it): expected {expected}. Try a smaller learning rate, "
             f"clip_norm=1.0, or look for such values in the data{kept}"
         )
+
+
+@contextlib.contextmanager
+def _same_rate(model: Any, resumed: bool) -> Iterator[None]:
+    """Callbacks that are told of a beginning again must not change the learning rate again."""
+    rate = optimizer_of(model)._learning_rate
+    kept = rate.numpy() if resumed and isinstance(rate, keras().Variable) else None
+    yield
+    if kept is not None:
+        rate.assign(kept)
 
 
 def plain(results: dict[str, Any]) -> dict[str, float]:

@@ -25,12 +25,13 @@ def count_in(
     y: Any,
     y_pred: Any,
     weight: Any,
-    loss: Any,
     count: Any,
     before: list[Any],
 ) -> None:
-    """Update the metrics. `before`: the counters as they were, where padding must not count."""
-    model._loss_tracker.update_state(loss, sample_weight=count)
+    """Update the metrics, but for the loss: a piece does not know what its batch's is.
+
+    `before`: the counters as they were, where padding must not count.
+    """
     if type(model).compute_metrics is not keras().Model.compute_metrics:
         model.compute_metrics(x, y, y_pred, sample_weight=weight)
     elif model._compile_metrics is not None:

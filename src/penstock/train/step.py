@@ -112,7 +112,8 @@ class TrainStep:
         return compiled(x, y, weight, count)
 
     def _whole_on(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
-        gradients, _ = self._backward(x, y, weight, count)
+        gradients, counts = self._backward(x, y, weight, count)
+        self._tally.count_loss(counts[2], counts[1])
         gradients, good = finished(gradients, self._scale, self._clip_norm)
         if good is None:
             self._apply(gradients)
@@ -140,7 +141,10 @@ class TrainStep:
         compiled(x, y, weight, count)
 
     def _added(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
+        before = [tf.identity(each.value) for each in self._tally.statistics]
         gradients, counts = self._backward(x, y, weight, count)
+        for variable, old in zip(self._tally.statistics, before, strict=True):
+            variable.value.assign(tf.where(count > 0, variable.value, old))  # not by padding
         self._sums.add(gradients, counts, self._has_gradient)
         return counts
 
@@ -155,9 +159,9 @@ class TrainStep:
         counted: list[Any] = []
         changes: list[Any] = []
         if not self._lone:
-            rows = counts[1]
+            own = counts[1]
             now = [tf.identity(v.value) for v in self._tally.statistics[: len(before)]]
-            changes = [(new - old) * rows for new, old in zip(now, before, strict=True)]
+            changes = [(new - old) * own for new, old in zip(now, before, strict=True)]
             counted = [tf.identity(each.value) for each in self._tally.counters]
             sums = summed([*gradients, *changes, counts, *counted], self._place.options)
             ends = (len(gradients), len(gradients) + len(changes))
@@ -167,14 +171,19 @@ class TrainStep:
                 old + tf.math.divide_no_nan(change, counts[1])
                 for old, change in zip(before, changes, strict=True)
             ]
+        loss, rows = counts[2], counts[1]
         if self._weighing.by != "sum":
             share = tf.math.divide_no_nan(1.0, counts[0])
             gradients = [gradient * tf.cast(share, gradient.dtype) for gradient in gradients]
+            loss = loss * share
+        self._tally.count_loss(loss, rows, self._place.replicas)
+        if counted:
+            counted = self._tally.with_loss(counted, loss, rows)
         gradients, good = finished(gradients, self._scale, self._clip_norm)
         if self._may_be_empty:
             some = counts[1] > 0
             good = some if good is None else tf.logical_and(good, some)
-        return gradients, changes, counted, counts[1] * self._rows, good
+        return gradients, changes, counted, rows, good
 
     def _change(self, gradients: Any, changes: Any, good: Any) -> None:
         """The weights, in each replica; the decision is taken outside of them."""
@@ -200,7 +209,8 @@ class TrainStep:
     # What all steps share.
 
     def _backward(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
-        """The gradients of a piece × what it counts, and [what it counts, its rows].
+        """The gradients of a piece × what it counts, and [what it counts, its rows, its loss × what
+        it counts].
 
         Nothing may happen where there is no piece any more: random seeds would go on.
         """
@@ -212,14 +222,13 @@ class TrainStep:
         many = self._weighing.pieces > 1
         weight = self._weighing.sample_weight(y, weight)
         before = tally.before() if many or tally.weighs_losses else []
-        counts = tf.ones((2,))
         with tf.GradientTape() as tape:
             y_pred, loss = forward(model, x, y, weight, training=True, through=self._through)
-            aim = loss
+            own, rows, aim = tf.ones(()), tf.cast(count, tf.float32), loss
             if many:
                 own = self._weighing.of(count, weight, y_pred, self._rows)
-                counts = tf.stack([own, tf.cast(count, tf.float32) / self._rows])
                 aim = aim * tf.cast(own, aim.dtype)
+            weighed = tf.where(count > 0, tf.cast(loss, tf.float32) * own, 0.0)
             if self._scale is not None:
                 aim = aim * tf.cast(self._scale.value, aim.dtype)
         found = tape.gradient(aim, [each.value for each in self._weights])
@@ -229,8 +238,10 @@ class TrainStep:
             raise ConfigError("the loss depends on none of the model's trainable weights")
         if many:
             gradients = [tf.convert_to_tensor(each) for each in gradients]
-        count_in(model, tally, x, y, y_pred, weight, loss, count, before)
-        return gradients, counts
+        # Where memory runs out on the way back, the piece is taken again: it must not count twice.
+        with tf.control_dependencies(gradients):
+            count_in(model, tally, x, y, y_pred, weight, count, before)
+        return gradients, tf.stack([own, rows, weighed])
 
     def _apply(self, gradients: list[Any]) -> None:
         pairs = zip(self._weights, self._has_gradient, strict=True)

@@ -16,13 +16,16 @@ from penstock.train.tally import Tally
 
 
 class Sums:
-    """Of the gradients of `weights`, and of two counts; what `tally` counts is kept beside."""
+    """Of the gradients of `weights`, and of what pieces count (see `step`).
+
+    What `tally` counts is kept beside.
+    """
 
     def __init__(self, place: Place, weights: Sequence[Any], tally: Tally) -> None:
         self._statistics, self._counters = tally.statistics, tally.counters
         with place.strategy.scope():
             self._gradients = [_own(each.shape) for each in weights]
-            self._counts = _own((2,))
+            self._counts = _own((3,))
             self._open = _own(())  # 1 from the beginning of a step to its end
             self._kept = [_own(each.shape, each.dtype) for each in self._changing()]
 

@@ -4,6 +4,9 @@ Metrics count on each replica on its own, and travel with the gradients: the sum
 come back with every step, so nobody ever has to ask the others for them, and reading a metric
 costs nothing until somebody does. Sums of sums are right for whatever Keras counts as sums.
 
+The loss of a global batch is not to be had from one piece (see `weighing`): it is counted once for
+all of them, each replica its share of it, so that here, too, the sum is right.
+
 Statistics (those of `BatchNormalization`) Keras leaves to each replica alone. Here what each piece
 has changed in them is averaged at every step, weighed by rows, so all replicas go on with the same.
 Micro-batches of a step change them one after another.
@@ -28,6 +31,19 @@ class Tally:
         self._always_rows = bool(losses)
         self.statistics = statistics_of(model)
 
+    def count_loss(self, loss: Any, rows: Any, shares: int = 1) -> None:
+        """The loss of so many rows; where so many replicas say the same, a share from each."""
+        self._model._loss_tracker.update_state(loss, sample_weight=rows / shares)
+
+    def with_loss(self, counted: Sequence[Any], loss: Any, rows: Any) -> list[Any]:
+        """Counters, with a loss of so many rows added to them."""
+        tracker = self._model._loss_tracker
+        added = {id(tracker.total): loss * rows, id(tracker.count): rows}
+        return [
+            value + tf.cast(added[id(variable)], value.dtype) if id(variable) in added else value
+            for variable, value in zip(self.counters, counted, strict=True)
+        ]
+
     def before(self) -> list[Any]:
         """The counters before a piece, to be given to `weigh` after it."""
         return [tf.identity(each.value) for each in self.counters]
@@ -40,6 +56,11 @@ class Tally:
                 variable.value.assign(old + (new - old) * tf.cast(count, new.dtype))
             else:
                 variable.value.assign(tf.where(count > 0, new, old))
+
+    def own(self, strategy: Any) -> list[Any]:
+        """What this worker's replicas have counted, without asking the others."""
+        local = strategy.experimental_local_results
+        return [tf.add_n([tf.identity(part) for part in local(v.value)]) for v in self.counters]
 
     @property
     def weighs_losses(self) -> bool:
