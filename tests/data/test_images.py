@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.data import Chunk, open_source
+from penstock.data.images import Decoder
 from penstock.errors import ConfigError, InputError
 from tests.data.pictures import encoded, fill, scene
 
@@ -108,6 +109,13 @@ def test_decoded_into_given_memory(folder: Path) -> None:
     assert np.shares_memory(chunk.columns[""], place)
     assert np.array_equal(place[:6], source.read(2, 8).columns[""])
     assert (place[6:] == 7).all()
+
+
+def test_keys_are_told_without_decoding(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(folder, size=8)
+    known = source.read(2, 5).keys.tolist()
+    monkeypatch.setattr(Decoder, "decode", lambda *_: pytest.fail("decoded"))
+    assert source.keys(2, 5).tolist() == known
 
 
 def test_images_in_a_column(folder: Path, tmp_path: Path) -> None:

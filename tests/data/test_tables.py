@@ -41,6 +41,16 @@ def test_numbers(place: Path, kind: str) -> None:
     assert not failed
 
 
+def test_rows_of_a_group_are_told_to_be_read_together(place: Path) -> None:
+    _column(place, pa.array(np.arange(5)))
+    assert open_source(place).together == 2
+    images = pa.array([b"no image"] * 7)
+    pq.write_table(pa.table({"c": images}), place, row_group_size=3)
+    assert open_source(place, images="c", size=8).together == 3
+    np.save(place.with_name("x.npy"), np.arange(5))
+    assert open_source(place.with_name("x.npy")).together == 1
+
+
 def test_texts_and_what_has_no_number(place: Path) -> None:
     assert _column(place, pa.array(["a", "é"]))[0].tolist() == ["a", "é"]
     assert _column(place, pa.array(["a", "é", "a"]).dictionary_encode())[0].tolist() == [

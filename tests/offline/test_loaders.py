@@ -10,6 +10,7 @@ from penstock.errors import WorkerLost
 from penstock.offline import loaders
 from penstock.offline.labour import Finished
 from penstock.offline.loaders import LoaderCrew
+from penstock.offline.shelves import run_of
 
 
 class FakeProcess:
@@ -24,10 +25,13 @@ class FakeLoader:
         self.open: list[int] = []
         self.stages: dict[str, float] = {}
         self.process = FakeProcess()
+        self.reading = None
         self.told = told
+        self.cared_for: dict[int, object] = {}
 
-    def assign(self, part: int) -> None:
+    def assign(self, part: int, care: object = None) -> None:
         self.open.append(part)
+        self.cared_for[part] = care
 
     def end(self, patience: float) -> None:
         return None
@@ -49,8 +53,8 @@ def clock(monkeypatch):
     return clock
 
 
-def crew_of(most: int, parts: int | None = None) -> LoaderCrew:
-    return LoaderCrew("{}", -1, most, queue.SimpleQueue(), parts)
+def crew_of(most: int, parts: int | None = None, run: int = 1) -> LoaderCrew:
+    return LoaderCrew("{}", -1, most, queue.SimpleQueue(), parts, run)
 
 
 def pass_time(crew: LoaderCrew, clock: Clock, device: float, starved: float) -> int:
@@ -124,3 +128,77 @@ def test_loaders_that_die_again_and_again_end_the_job(clock):
         loader.told(loader, None)
     with pytest.raises(WorkerLost, match="again and again"):
         crew.fill(todo)
+
+
+def test_a_row_over_which_two_die_alone_is_left_out(clock):
+    crew = crew_of(1)
+    todo = iter(range(10))
+
+    def die(row: int | None = None) -> FakeLoader:
+        (loader,) = crew._loaders
+        if row is not None:
+            loader.told(loader, {"reading": [1, row], "stages": {}})
+        loader.told(loader, None)
+        crew.fill(todo)
+        return crew._loaders[0]
+
+    crew.fill(todo)
+    assert crew._loaders[0].cared_for == {0: None, 1: None}
+    assert die().cared_for == {0: {}, 1: {}}
+    assert die(row=77).cared_for == {0: {}, 1: {}}
+    left = die(row=77).cared_for
+    assert (left[0], list(left[1])) == ({}, [77])
+    die(row=79)
+    assert list(die(row=79).cared_for[1]) == [77, 79]
+    for part in (0, 1):
+        crew.recorded(part)
+    crew.fill(todo)
+    assert crew._loaders[0].cared_for == {**crew._loaders[0].cared_for, 2: None, 3: None}
+
+
+def test_one_that_dies_behind_a_row_that_is_read_blames_none(clock):
+    crew = crew_of(1)
+    todo = iter(range(10))
+    for row in (5, 6, 7):
+        crew.fill(todo)
+        (loader,) = crew._loaders
+        loader.told(loader, {"reading": [0, row], "stages": {}})
+        loader.told(loader, {"reading": [0, None], "stages": {}})
+        loader.told(loader, None)
+    with pytest.raises(WorkerLost, match=r"over part 0$"):
+        crew.fill(todo)
+
+
+def test_parts_that_are_read_together_go_to_one_loader(clock):
+    crew = crew_of(8, parts=20, run=3)
+    todo = iter(range(7))
+    crew.fill(todo)
+    first, second = crew._loaders
+    assert (first.open, second.open) == ([0, 1], [3, 4])
+    for part in (3, 0):
+        crew.recorded(part)
+        crew.fill(todo)
+    assert (first.open, second.open) == ([1, 2], [4, 5])
+    for part in (1, 2):
+        crew.recorded(part)
+    crew.fill(todo)
+    assert (first.open, second.open) == ([6], [4, 5])
+
+
+def test_one_that_has_nothing_left_takes_from_another(clock):
+    crew = crew_of(8, parts=20, run=9)
+    todo = iter(range(6))
+    assert crew.fill(todo) == 4
+    first, second = crew._loaders
+    assert (first.open, second.open) == ([0, 1], [5, 4])
+    second.told(second, None)
+    crew.fill(todo)
+    assert crew._loaders[1].open == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("together", "part", "parts", "loaders", "run"),
+    [(1, 256, 100, 4, 1), (1000, 256, 100, 4, 4), (10**6, 256, 100, 4, 25), (9, 4, None, 2, 1)],
+)
+def test_runs_leave_enough_for_all(together, part, parts, loaders, run):
+    assert run_of(together, part, parts, loaders) == run

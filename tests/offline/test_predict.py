@@ -29,7 +29,7 @@ from penstock.offline.settings import WAYS, JobSettings
 from tests.conditions import until
 from tests.data.pictures import fill
 from tests.offline import functions
-from tests.offline.conftest import model
+from tests.offline.conftest import FUNCTIONS, model
 
 
 def read(path: str) -> tuple[dict[str, np.ndarray], list[object]]:
@@ -280,6 +280,18 @@ def test_images_good_and_broken_through_loaders(place):
     )
     assert report.kinds == {"decode": len(bad)}
     assert (report.rows, report.loaders) == (len(files), 1)
+
+
+def test_a_row_that_kills_its_loader_fails_alone(place):
+    source = f"{FUNCTIONS.with_name('fragile.py')}:rows"
+    report = penstock.predict(model("scores"), source, "y.npy", max_batch=8, chunk=16)
+    assert (report.written, report.kinds) == (38, {"decode": 2})
+    assert np.array_equal(np.load("y.npy")[:, 1], np.delete(np.arange(40.0), [11, 13]))
+    assert [(line["row"], line["key"]) for line in errors("y.npy")] == [
+        (11, "row 11"),
+        (13, "row 13"),
+    ]
+    assert "ended twice as it read this row alone" in str(errors("y.npy")[0]["message"])
 
 
 def test_images_have_the_size_that_the_model_wants(place):

@@ -102,7 +102,7 @@ class Decoded(Source):
             shown = {name: str(spec) for name, spec in specs.items()}
             raise InputError(f"expected a column {column!r} of encoded images, got {shown}")
         self._source, self._decoder, self._column = source, decoder, column
-        self.seekable = source.seekable
+        self.seekable, self.together = source.seekable, source.together
 
     @property
     def rows(self) -> int | None:
@@ -146,6 +146,10 @@ class Decoded(Source):
     def column(self, name: str) -> Array:
         """The source's, where it need not be decoded."""
         return super().column(name) if name == self._column else self._source.column(name)
+
+    def keys(self, start: int, stop: int) -> Array:
+        """The source's, without decoding anything."""
+        return self._source.read(start, stop).keys
 
     def costs(self) -> Array | None:
         """The source's."""

@@ -66,6 +66,7 @@ class Joined(Source):
             check_key(self._key, self._all)
         self._starts = np.cumsum([0, *(reader.rows for reader in self._readers)])
         self._options = digest(self._key, sorted((options or {}).items()))
+        self.together = max(getattr(reader, "together", 1) for reader in self._readers)
 
     @property
     def rows(self) -> int:

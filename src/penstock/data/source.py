@@ -30,6 +30,7 @@ class Source(abc.ABC):
 
     seekable = True
     decodes = False  # reading it keeps a core busy: worth processes of its own
+    together = 1  # rows that one read brings along: worth to be read by the same process
     description: dict[str, Any] | None = None
 
     @property
@@ -53,6 +54,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def fingerprint(self) -> str:
         """Changes when the rows may have: sizes, times or etags of files, schema, options."""
+
+    def keys(self, start: int, stop: int) -> Array:
+        """Keys of rows that cannot be read; their numbers, where only reading tells."""
+        return np.arange(start, stop)
 
     def costs(self) -> Array | None:
         """What rows cost relative to each other (sizes of files); `None`: all the same."""

@@ -55,6 +55,7 @@ class TableFile:
         )
         self._starts = np.cumsum([0, *self._groups.sizes])
         self.rows = int(self._starts[-1])
+        self.together = max(self._groups.sizes, default=1)
         self._fill = dict(fill or {})
         self._path, self._last = path, last
 

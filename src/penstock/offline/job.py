@@ -23,6 +23,7 @@ from penstock.offline.parts import Content, Facts, PartStore
 from penstock.offline.selection import Selection
 from penstock.offline.setting_up import Served
 from penstock.offline.settings import JobSettings
+from penstock.offline.shelves import run_of
 from penstock.offline.stages import Stages, total
 from penstock.offline.window import Shaping, Window
 
@@ -120,7 +121,7 @@ class Job:
                     event = None
                 if isinstance(event, Broken):
                     raise event.error
-                if event is not None:
+                if isinstance(event, Finished):
                     self._finished(event, crew)
                 self._look(crew, monitor, tell)
             self._look(crew, monitor, tell, force=True)
@@ -164,7 +165,8 @@ def _crew(work: Work) -> Crew:
     apart = source.decodes and source.seekable and source.description is not None
     if apart and work.sink is not None:
         parts = None if work.selection.endless else work.cut.parts(len(work.selection))
-        return LoaderCrew(_loader_settings(work), work.lock, most, events, parts)
+        run = run_of(source.together, work.cut.part, parts, most)
+        return LoaderCrew(_loader_settings(work), work.lock, most, events, parts, run)
     stages = Stages()
     served = work.served
     window = Window(

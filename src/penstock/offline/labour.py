@@ -22,9 +22,10 @@ from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
 from penstock.offline.cut import Cut
+from penstock.offline.deaths import Care
 from penstock.offline.feed import Feed
 from penstock.offline.parts import Content, Facts
-from penstock.offline.selection import Selection
+from penstock.offline.selection import Selection, left_out, put_together
 from penstock.offline.stages import DECODING, FULL, READING, STARVED, WRITING, Stages
 from penstock.offline.window import Batch, Window
 
@@ -55,7 +56,15 @@ class Broken:
     error: BaseException
 
 
-Event = Finished | Broken
+@dataclass(frozen=True)
+class Reading:
+    """A row is about to be read alone, in a part that is done with care; `None`: none is."""
+
+    part: int
+    row: int | None
+
+
+Event = Finished | Broken | Reading
 _Item = tuple[int, bool, Chunk, Array]  # part, whether it ends here, rows, their numbers
 
 
@@ -79,7 +88,7 @@ class Labour:
     ) -> None:
         self._source, self._selection, self._cut, self._feed = source, selection, cut, feed
         self._window, self._store, self._stages, self._tell = window, store, stages, tell
-        self._parts: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._parts: queue.SimpleQueue[tuple[int, Care | None] | None] = queue.SimpleQueue()
         self._blocks: queue.Queue[_Item | None] = queue.Queue(_BLOCKS_AHEAD)
         self._contents: queue.Queue[tuple[int, list[Content]] | None] = queue.Queue(1)
         self._stopping = threading.Event()
@@ -98,9 +107,9 @@ class Labour:
             thread.daemon = True
             thread.start()
 
-    def assign(self, part: int | None) -> None:
-        """One more part; `None`: there are no more."""
-        self._parts.put(part)
+    def assign(self, part: int | None, care: Care | None = None) -> None:
+        """One more part, perhaps to be done with care; `None`: there are no more."""
+        self._parts.put(None if part is None else (part, care))
 
     def stop(self) -> None:
         """Leave everything as it is. Whoever waits for an answer ends when its engine does."""
@@ -126,11 +135,12 @@ class Labour:
 
     def _read(self) -> None:
         stage = DECODING if self._source.decodes else READING
-        while (part := self._parts.get()) is not None and not self._stopping.is_set():
+        while (order := self._parts.get()) is not None and not self._stopping.is_set():
+            part, care = order
             blocks = list(self._cut.blocks(part, len(self._selection)))
             for start, stop in blocks or [(0, 0)]:
                 with self._stages.timed(stage):
-                    chunk, rows = self._selection.read(self._source, start, stop)
+                    chunk, rows = self._rows(part, start, stop, care)
                     for column in chunk.columns.values():
                         bring(column)
                 short = len(chunk) < stop - start
@@ -144,6 +154,21 @@ class Labour:
                 if last:
                     break
         self._put(self._blocks, None)
+
+    def _rows(self, part: int, start: int, stop: int, care: Care | None) -> tuple[Chunk, Array]:
+        """The rows at these positions; with care, one after the other."""
+        if care is None:
+            return self._selection.read(self._source, start, stop)
+        chunks: list[Chunk] = []
+        for at in range(start, stop):
+            row = int(self._selection.rows[at])
+            if row in care:
+                chunks.append(left_out(self._source, row, care[row]))
+                continue
+            self._tell(Reading(part, row))
+            chunks.append(self._selection.read(self._source, at, at + 1)[0])
+        self._tell(Reading(part, None))
+        return put_together(chunks), np.asarray(self._selection.rows[start:stop], np.int64)
 
     # ── sending and gathering ──────────────────────────────────────────────────────────────────
 

@@ -23,7 +23,7 @@ from penstock.data import open_sink, reopen
 from penstock.errors import InputError, PenstockError, kind_of
 from penstock.offline.cut import Cut
 from penstock.offline.feed import Feed
-from penstock.offline.labour import Broken, Event, Labour
+from penstock.offline.labour import Broken, Event, Labour, Reading
 from penstock.offline.parts import PartStore
 from penstock.offline.selection import load
 from penstock.offline.stages import Stages
@@ -47,9 +47,11 @@ class News:
             self._file.flush()
 
     def event(self, event: Event) -> None:
-        """A part is written, or nothing goes any more."""
+        """A part is written, nothing goes any more, or a row is about to be read alone."""
         if isinstance(event, Broken):
             self.tell(**told(event.error))
+        elif isinstance(event, Reading):
+            self.tell(reading=[event.part, event.row])
         else:
             self.tell(finished=event.part, rows=event.rows, facts=event.facts)
 
@@ -82,7 +84,8 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_beat, args=(news,), daemon=True).start()
     with os.fdopen(descriptors["orders"]) as orders:
         for line in orders:
-            labour.assign(json.loads(line)["part"])
+            order = json.loads(line)
+            labour.assign(order["part"], None if order["care"] is None else dict(order["care"]))
     labour.assign(None)
     labour.join()
 

@@ -3,12 +3,11 @@
 Begins with a quarter of them. More are added while the device has nothing to do and those that
 there are have not enough rows for it: as many as would keep it busy if each did as much as those
 that there are, but at most four times as many at once. One that dies is replaced, and its parts are
-done again.
+done again, with care (`deaths`). `shelves` says who gets which part.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import math
@@ -21,14 +20,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock import launch
-from penstock.errors import PenstockError, WorkerLost, from_message
+from penstock.errors import from_message
 from penstock.offline.crew import Events
 from penstock.offline.cut import PARTS_AHEAD
+from penstock.offline.deaths import Care, Deaths
 from penstock.offline.labour import Broken, Finished
+from penstock.offline.shelves import Shelves
 from penstock.offline.stages import STARVED, since
 
 _MODULE = "penstock.offline.loader"
-_DEATHS = 3  # in a row, without a part that was finished
 _IDLE = 0.85  # the device is busy for less than that: it could do more
 _TIMES = 4  # as many as before, at most, after one look
 _HUNGRY = 0.25  # of the time that a loader's sender waits for rows
@@ -42,6 +42,7 @@ class Loader:
     def __init__(self, settings: str, lock: int, told: Any) -> None:
         self.open: list[int] = []
         self.stages: dict[str, float] = {}
+        self.reading: tuple[int, int] | None = None  # part and row, where it reads one alone
         orders, self._orders = os.pipe2(os.O_CLOEXEC)
         self._news, news = os.pipe2(os.O_CLOEXEC)
         owner = os.pidfd_open(os.getpid())
@@ -58,11 +59,12 @@ class Loader:
         )
         self._reader.start()
 
-    def assign(self, part: int) -> None:
+    def assign(self, part: int, care: Care | None = None) -> None:
         """One more part. A dead one is found out by its news."""
         self.open.append(part)
+        order = {"part": part, "care": None if care is None else list(care.items())}
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._orders, json.dumps({"part": part}).encode() + b"\n")
+            os.write(self._orders, json.dumps(order).encode() + b"\n")
 
     def end(self, patience: float) -> None:
         """No more orders; kill it when it does not end."""
@@ -82,20 +84,27 @@ class Loader:
 
 
 class LoaderCrew:
-    """A crew of processes. `settings`: what each is started with; `parts`: how many there are."""
+    """A crew of processes. `settings`: what each is started with; `parts`: how many there are;
+    `run`: how many of them are read together."""
 
     def __init__(
-        self, settings: str, lock: int, most: int, events: Events, parts: int | None = None
+        self,
+        settings: str,
+        lock: int,
+        most: int,
+        events: Events,
+        parts: int | None = None,
+        run: int = 1,
     ) -> None:
         self.events = events
         self._most = most
         self._settings, self._lock = settings, lock
         self._mutex = threading.Lock()
-        self._again: collections.deque[int] = collections.deque()
+        self._shelves = Shelves(run)
+        self._deaths = Deaths()
         self._past: list[dict[str, float]] = []
         self._before: dict[Loader, dict[str, float]] = {}
         self._looked = self._added = time.monotonic()
-        self._deaths = 0
         self._closing = False
         self._lost: queue.SimpleQueue[Loader] = queue.SimpleQueue()
         begin = most // _TIMES if parts is None else min(most // _TIMES, parts)
@@ -113,15 +122,15 @@ class LoaderCrew:
             for loader in self._loaders:
                 if len(loader.open) >= PARTS_AHEAD:
                     continue
-                part = self._again.popleft() if self._again else next(todo, None)
+                part = self._shelves.take(loader, todo)
                 if part is None:
                     break
-                loader.assign(part)
+                loader.assign(part, self._deaths.care(part))
         return sum(len(loader.open) for loader in self._loaders)
 
     def recorded(self, part: int) -> None:
         """Whoever had it has room for another."""
-        self._deaths = 0
+        self._deaths.done(part)
         for loader in self._loaders:
             if part in loader.open:
                 loader.open.remove(part)
@@ -169,7 +178,10 @@ class LoaderCrew:
                 self._lost.put(loader)
             return
         loader.stages = news["stages"]
-        if "finished" in news:
+        if "reading" in news:
+            part, row = news["reading"]
+            loader.reading = None if row is None else (part, row)
+        elif "finished" in news:
             self.events.put(Finished(news["finished"], news["rows"], news["facts"]))
         elif "errno" in news:
             error: Exception = OSError(news["errno"], news["error"], news["path"] or None)
@@ -185,16 +197,7 @@ class LoaderCrew:
             code = loader.process.wait()
             self._loaders.remove(loader)
             self._past.append(loader.stages)
-            self._again.extend(loader.open)
+            self._shelves.give_back(loader, loader.open)
             loader.end(0.0)
-            self._deaths += 1
-            if self._deaths >= _DEATHS:
-                raise _given_up(loader, code)
+            self._deaths.learn(loader.open, loader.reading, launch.exit_text(code))
             self._loaders.append(self._start())
-
-
-def _given_up(loader: Loader, code: int) -> PenstockError:
-    return WorkerLost(
-        f"loaders die again and again ({launch.exit_text(code)}), the last one over parts "
-        f"{', '.join(map(str, loader.open)) or 'none'}"
-    )

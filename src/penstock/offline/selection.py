@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.chunk import Array, Chunk, Failure
+from penstock.data.chunk import Array, Chunk, Failure, Fault
+from penstock.data.features import blank
 from penstock.data.shards import shards
-from penstock.data.source import Source
+from penstock.data.source import Source, chunk_of
 from penstock.errors import ConfigError
 from penstock.offline.settings import JobSettings
 
@@ -97,16 +98,24 @@ def _picked(source: Source, rows: Array) -> tuple[Chunk, Array]:
     for group in np.split(rows, np.flatnonzero(np.diff(rows) > spread) + 1):
         first = int(group[0])
         chunks.append(_taken(source.read(first, int(group[-1]) + 1), group - first))
+    return put_together(chunks), rows
+
+
+def put_together(chunks: list[Chunk]) -> Chunk:
+    """Rows that were read apart from each other, as one chunk."""
     names = list(chunks[0].columns)
-    return (
-        Chunk(
-            int(rows[0]),
-            {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in names},
-            np.concatenate([chunk.keys for chunk in chunks]),
-            tuple(failure for chunk in chunks for failure in chunk.failures),
-        ),
-        rows,
+    return Chunk(
+        chunks[0].start,
+        {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in names},
+        np.concatenate([chunk.keys for chunk in chunks]),
+        tuple(failure for chunk in chunks for failure in chunk.failures),
     )
+
+
+def left_out(source: Source, row: int, why: str) -> Chunk:
+    """A row that is not read, and has failed."""
+    columns = {spec.name: blank(spec, 1) for spec in source.signature}
+    return chunk_of(row, columns, source.keys(row, row + 1), {0: Fault("decode", why)})
 
 
 def _taken(chunk: Chunk, places: Array) -> Chunk:
