@@ -30,6 +30,7 @@ class FakeCuda:
         self.pin_error = ""
         self.may_pin = threading.Event()
         self.may_pin.set()
+        self.copies_left = 1 << 30  # then there is no memory for another one
         self._waiting: dict[int, list[tuple[int, int, int]]] = {}
         self._numbers = itertools.count(1)
         self._entered = threading.local()
@@ -42,6 +43,11 @@ class FakeCuda:
         number = next(self._numbers)
         self._waiting[number] = []
         return number
+
+    @property
+    def waiting(self) -> int:
+        """How many copies were begun and are not done."""
+        return sum(map(len, self._waiting.values()))
 
     @property
     def used(self) -> int:
@@ -116,6 +122,9 @@ class FakeCuda:
     def _begin(self, target: int, source: int, size: int, stream: int) -> None:
         assert getattr(self._entered, "here", False), "this thread has not entered the context"
         self._inside(target, size)
+        if not self.copies_left:
+            raise DeviceMemoryError("for another copy")
+        self.copies_left -= 1
         self._waiting[stream].append((target, source, size))
 
     def _inside(self, pointer: int, size: int) -> Any:

@@ -219,6 +219,55 @@ def test_a_batch_that_finds_no_memory_goes_the_way_of_the_cpu(
     assert len(cuda.allocated) == 2
 
 
+def test_a_copy_that_cannot_be_begun_waits_for_those_that_were(
+    cuda: FakeCuda, memories: list[ClientMemory]
+) -> None:
+    """Else their segment could be unpinned under them."""
+    mapped = _mapped(memories)
+    written = [memories[n % 2].write(np.full((2, 4), n, np.float32)) for n in range(6)]
+    layout, items = _layout(written[0][0]), [item for _, item in written]
+    device = GpuDevice(mapped, cuda)
+    cuda.copies_left = 3
+    (got,), _ = device.gather(layout, items)
+    assert cuda.waiting == 0
+    assert got[:12:2, 0].tolist() == [*range(6)]
+
+
+def test_models_that_take_turns_keep_their_buffers(
+    cuda: FakeCuda, memories: list[ClientMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "Cuda", lambda: cuda)
+    models = [OnGpu() for _ in range(6)]
+    _, (device, *_) = gpu.devices_for(models, 1 << 20)
+    for one in memories:
+        device._memory.map(one.client, one.number, one.size, os.dup(one.descriptor))
+    for turn in range(3):
+        for number, model in enumerate(models):
+            signature, item = memories[0].write(np.full((4, 1 + number), turn, np.float32))
+            (got,), _ = device.gather(_layout(signature, model), [item])
+            assert got.tolist() == [[turn] * (1 + number)] * 4
+    assert cuda.calls["allocate"] == len(models)
+    assert cuda.calls["free"] == 0
+
+
+def test_no_more_device_memory_than_the_worker_has_of_its_share(
+    cuda: FakeCuda, memories: list[ClientMemory], caplog: pytest.LogCaptureFixture
+) -> None:
+    room = 64 * 8 * 4
+    device = GpuDevice(_mapped(memories), cuda, 8, room)
+    for turn in range(3):
+        for width in (1, 3, 8, 40):
+            x = np.arange(40 * width, dtype=np.float32).reshape(40, width) + turn
+            signature, item = memories[0].write(x)
+            (got,), _ = device.gather(_layout(signature), [item])
+            assert got[:40].tolist() == x.tolist()
+            assert cuda.used <= room
+            if width == 8:
+                assert cuda.used == room
+    assert "40 rows" not in caplog.text
+    assert caplog.text.count("batches of 64 rows and more pass through the CPU: 10240 bytes") == 1
+
+
 def test_which_devices_a_worker_has(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +279,8 @@ def test_which_devices_a_worker_has(
     memory, devices = gpu.devices_for([plain, OnGpu()], 1 << 20)
     assert [type(device) for device in devices] == [GpuDevice] * gpu.HANDS
     assert len({device._stream for device in devices}) == gpu.HANDS
+    _, (device, *_) = gpu.devices_for([OnGpu()], 1 << 20, 4096)
+    assert device._room == 4096 // gpu.HANDS  # the hands have it together
     assert isinstance(memory, PinnedSegments)
 
     def missing() -> Any:

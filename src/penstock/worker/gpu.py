@@ -8,7 +8,7 @@ buffers belong to one hand (`loop`): they are filled again only after its batch 
 
 What TensorFlow keeps on the host in any case goes the way of the CPU's device: strings, 32-bit
 integers, and everything for a model that is not TensorFlow's. So does a batch for whose buffer the
-card has no memory left.
+card, or this worker's share of it, has no memory left.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from penstock.worker.pinning import PinnedSegments
 
 _log = logging.getLogger(__name__)
 _WORTH_JOINING = 3  # rows; describing a joined copy takes as long as two single ones
+_KINDS = 4  # of rows that have buffers, for each model
 _FARTHEST = (1 << 31) - 1  # bytes between the rows of a joined copy: CUDA takes no more
 
 
@@ -44,11 +45,18 @@ class Buffer(NamedTuple):
 
 
 class GpuDevice(CpuDevice):
-    """One hand's part of the GPU that this worker has."""
+    """One hand's part of the GPU that this worker has.
 
-    def __init__(self, memory: MappedSegments, cuda: Cuda) -> None:
+    At most `most` kinds of rows have buffers at a time, of `room` bytes in all (0: any).
+    """
+
+    def __init__(
+        self, memory: MappedSegments, cuda: Cuda, most: int = _KINDS, room: int = 0
+    ) -> None:
         super().__init__(memory)
         self._cuda = cuda
+        self._most = most
+        self._room = room
         self._stream = cuda.stream()
         self._resident: OrderedDict[Signature, list[Buffer]] = OrderedDict()
         self._too_large: dict[Signature, int] = {}  # rows for which there was no memory
@@ -73,10 +81,13 @@ class GpuDevice(CpuDevice):
         self._cuda.enter()
         buffers = self._resident_for(layout, size)
         unreadable: dict[int, str] = {}
-        for number, buffer in enumerate(buffers):
-            self._upload(layout, items, number, buffer, unreadable)
-            self._repeat_first(buffer, rows, size)
-        self._cuda.wait(self._stream)
+        try:
+            for number, buffer in enumerate(buffers):
+                self._upload(layout, items, number, buffer, unreadable)
+                self._repeat_first(buffer, rows, size)
+        finally:
+            # Also when a copy could not be begun: those that were still read the clients' memory.
+            self._cuda.wait(self._stream)
         return [
             self._tensor(layout, n, buffer, size) for n, buffer in enumerate(buffers)
         ], unreadable
@@ -149,11 +160,18 @@ class GpuDevice(CpuDevice):
         if kept is not None and kept[0].capacity >= size:
             self._resident.move_to_end(layout.signature)
             return kept
+        each_row = sum(max(each, 1) for *_, each in layout.plan.fixed)
+        if self._room and size * each_row > self._room:
+            raise DeviceMemoryError(
+                f"{size * each_row} bytes; a hand has {self._room} of its worker's share"
+            )
         if kept is not None:
             self._free(self._resident.pop(layout.signature))
-        while len(self._resident) >= _most(layout.runnable):
-            self._free(self._resident.popitem(last=False)[1])
         capacity = max(size, min(layout.runnable.max_batch, 2 * size))
+        if self._room:
+            capacity = max(size, min(capacity, self._room // each_row))
+        while self._resident and not self._has_room(capacity * each_row):
+            self._free(self._resident.popitem(last=False)[1])
         buffers: list[Buffer] = []
         try:
             for *_, each in layout.plan.fixed:
@@ -164,6 +182,14 @@ class GpuDevice(CpuDevice):
             raise
         self._resident[layout.signature] = buffers
         return buffers
+
+    def _has_room(self, wanted: int) -> bool:
+        """Whether one more kind of rows may have buffers, of so many bytes."""
+        if len(self._resident) >= self._most:
+            return False
+        kept = (buffer for buffers in self._resident.values() for buffer in buffers)
+        held = sum(buffer.capacity * buffer.row_bytes for buffer in kept)
+        return not self._room or held + wanted <= self._room
 
     def _free(self, buffers: Sequence[Buffer]) -> None:
         for buffer in buffers:
@@ -189,16 +215,23 @@ def resident(layout: RunLayout) -> bool:
     return all(each > 0 and stays_on_device(dtype) for _, dtype, _, each in layout.plan.fixed)
 
 
-def _most(runnable: Runnable) -> int:
-    """How many signatures have buffers at a time: more, if rows come in several shapes."""
-    shapes = [tensor.shape for tensor in runnable.spec.inputs or ()]
-    return 8 if any(None in shape for shape in shapes) else 4
+def _most(runnables: Sequence[Runnable]) -> int:
+    """How many kinds of rows have buffers at a time: more for a model that takes several shapes.
+
+    Of all models together: were it less, models that take turns would free each other's.
+    """
+    shapes = [[tensor.shape for tensor in each.spec.inputs or ()] for each in runnables]
+    is_open = [any(None in shape for shape in of_one) for of_one in shapes]
+    return sum(2 * _KINDS if several else _KINDS for several in is_open)
 
 
 def devices_for(
-    runnables: Sequence[Runnable], pinned_memory: int
+    runnables: Sequence[Runnable], pinned_memory: int, buffers: int = 0
 ) -> tuple[MappedSegments, list[Device]]:
-    """Where a worker with these models keeps clients' memory, and a device for each hand."""
+    """Where a worker with these models keeps clients' memory, and a device for each hand.
+
+    `buffers`: the bytes of the device that batches may be gathered into; 0: any number.
+    """
     if all(runnable.device != "GPU" for runnable in runnables):
         memory = MappedSegments()
         return memory, [CpuDevice(memory)]
@@ -212,4 +245,5 @@ def devices_for(
         memory = MappedSegments()
         return memory, [CpuDevice(memory) for _ in range(HANDS)]
     memory = PinnedSegments(cuda, pinned_memory)
-    return memory, [GpuDevice(memory, cuda) for _ in range(HANDS)]
+    most, room = _most(runnables), buffers // HANDS
+    return memory, [GpuDevice(memory, cuda, most, room) for _ in range(HANDS)]
