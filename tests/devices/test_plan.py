@@ -61,6 +61,8 @@ _NEEDS = st.builds(
     fixed=st.integers(0, GB),
     per_row=st.integers(0, 64 * MB),
     buffers_per_row=st.integers(0, 8 * MB),
+    program=st.integers(0, GB),
+    ladder=st.sampled_from([(), (1, 16, 64), (8, 4096)]),
 )
 
 
@@ -94,14 +96,34 @@ def test_batches_of_several_models_fit_together_and_no_one_could_be_larger(liste
 def test_a_plan_in_words() -> None:
     resnet = measured([(16, 214 * MB), (64, 554 * MB)], 98 * MB, MB)
     found = plan({"resnet": resnet}, rooms(40 * GB, 2 * GB), {"resnet": 256}, limit=8 * GB)
-    assert [card.batches["resnet"] for card in found.fits] == [256, 154]
-    assert [card.replicas for card in found.fits] == [14, 1]
+    assert [card.batches["resnet"] for card in found.fits] == [256, 142]
+    assert [card.replicas for card in found.fits] == [13, 1]
     assert found.table().splitlines() == [
         "card      left  model   weights   a row  largest batch  worker  workers",
-        "gpu:0  40.0 GB  resnet    98 MB  8.1 MB            256  2.8 GB       14",
-        "gpu:1   2.0 GB  resnet    98 MB  8.1 MB            154  2.0 GB        1",
+        "gpu:0  40.0 GB  resnet    98 MB  8.1 MB            256  3.0 GB       13",
+        "gpu:1   2.0 GB  resnet    98 MB  8.1 MB            142  2.0 GB        1",
     ]
     found.require()
+
+
+def test_programs_are_counted_for_the_sizes_that_there_will_be() -> None:
+    need = Need(GB, program=GB, ladder=(1, 16, 64))
+    assert need.at(64) - need.at(16) == need.at(16) - need.at(1) == GB
+    (card,) = plan({"m": need}, rooms(20 * GB)).fits
+    assert card.batches == {"m": 64}  # no larger than its ladder
+    assert largest_batch(need, need.at(64) - 1) == 63
+    with pytest.raises(DeviceMemoryError, match=r"weights 1\.0 GB, in a compiled program 1\.0 GB"):
+        plan({"m": need}, rooms(2 * GB)).require()
+
+
+def test_a_limit_that_is_too_small_is_named() -> None:
+    need = Need(100 * MB)
+    with pytest.raises(DeviceMemoryError, match=r"to spare\); gpu_memory is 512 MB$"):
+        plan({"m": need}, rooms(40 * GB), limit=512 * MB).require()
+    with pytest.raises(DeviceMemoryError, match=r"gpu_memory is 512 MB; gpu:0 .*: 600 MB left"):
+        plan({"m": need}, rooms(600 * MB), limit=512 * MB).require()
+    with pytest.raises(DeviceMemoryError, match=r"to spare\); gpu:0 .*: 600 MB left"):
+        plan({"m": need}, rooms(600 * MB), limit=GB).require()
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
@@ -112,8 +134,8 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(DeviceMemoryError) as refused:
         found.require()
     assert str(refused.value) == (
-        "big needs 2.8 GB of a GPU's memory to run one row (CUDA and its libraries 700 MB; "
-        "big: weights 2.0 GB, a row 100 MB); "
+        "big needs 3.0 GB of a GPU's memory to run one row (CUDA and its libraries 700 MB; "
+        "big: weights 2.0 GB, a row 100 MB; 8% of TensorFlow's memory to spare); "
         "gpu:1 (Fake, GPU-1): 2.0 GB left of 80.0 GB, 2.0 GB unused, nothing promised"
     )
 

@@ -13,13 +13,16 @@ import pytest
 import penstock
 from penstock.config import EngineConfig, Model
 from penstock.devices import ledger, mps
-from penstock.devices.limit import MEMORY
+from penstock.devices.limit import BUFFERS, MEMORY, OVERHEAD
+from penstock.devices.plan import ROOM, Need
 from penstock.engine.places import Places
 from penstock.errors import DeviceMemoryError
+from penstock.model.peak import Need as Peak
 from tests.conditions import until
 from tests.devices.conftest import GB, Machine, machine  # noqa: F401
 
 CARD = "GPU-aaaa-1"
+MB = 1 << 20
 FUNCTIONS = Path(__file__).resolve().parent.parent / "models" / "functions.py"
 
 
@@ -46,7 +49,9 @@ def test_all_that_is_left_of_a_card_until_the_workers_are_gone(machine: Machine)
     assert places.label(0) == "gpu:0 Fake A"
     environment = places.environment(0)
     assert environment["CUDA_VISIBLE_DEVICES"] == CARD
-    assert environment[MEMORY] == str(12 * GB)
+    buffers = (12 * GB - OVERHEAD) // 8  # nothing is known of the model
+    assert environment[BUFFERS] == str(buffers)
+    assert environment[MEMORY] == str(12 * GB - buffers)
     assert places.numbers(0) == "it had 12.0 GB of gpu:0 Fake A"
     with pytest.raises(DeviceMemoryError) as refused:
         _places()
@@ -64,13 +69,57 @@ def test_tensorflow_leaves_room_for_the_weights_in_compiled_programs(
 ) -> None:
     machine.set({"uuid": CARD, "name": "Fake A", "used": 4 * GB})
     model = tmp_path / "model.h5"
-    for weights, left in ((GB // 8, 11 * GB), (GB, 9 * GB)):  # at most a quarter of the share
+    own = 12 * GB - OVERHEAD
+    for weights, programs in ((GB // 8, GB), (GB, own // 4), (9 * GB, None)):
         with open(model, "wb") as file:
             file.truncate(3 * weights)
         places = _places(str(model))
-        assert places.environment(0)[MEMORY] == str(left)
+        memory, buffers = (int(places.environment(0)[name]) for name in (MEMORY, BUFFERS))
+        if programs is not None:  # at most a quarter of what there is
+            assert memory == 12 * GB - programs - buffers
+        assert memory - OVERHEAD > 1.03 * weights / ROOM  # and some rows beside the weights
         assert _promised() == [12 * GB]
         places.release()
+
+
+MEASURED = Need(GB, GB, 100 * MB, 8 * MB, program=GB // 2, ladder=(1, 16, 64))
+
+
+@pytest.mark.parametrize("size", [4 * GB, 8 * GB, 15 * GB])
+def test_of_a_measured_model_everything_fits_into_the_share_and_is_used(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+) -> None:
+    monkeypatch.setattr("penstock.engine.places.known_need", lambda *_: MEASURED)
+    places = _places("a.keras", gpu_memory=size)
+    memory, buffers = (int(places.environment(0)[name]) for name in (MEMORY, BUFFERS))
+    rows = buffers // MEASURED.buffers_per_row
+    programs = sum(rung <= rows for rung in MEASURED.ladder) * MEASURED.program
+    assert memory + buffers + programs == size
+    peak = Peak(MEASURED.weights + MEASURED.fixed, MEASURED.per_row)
+    assert peak.fits(rows, memory - OVERHEAD)  # what the worker reckons with
+    assert rows == 64 or not peak.fits(rows + 2, memory - OVERHEAD)
+    assert rows == {4: 5, 8: 36, 15: 64}[size // GB]
+    places.release()
+
+
+def test_a_worker_that_starts_again_gets_what_the_one_before_it_used(
+    machine: Machine,  # noqa: F811
+) -> None:
+    model = machine.place / "model.h5"
+    with model.open("wb") as file:
+        file.truncate(3 * GB // 2)
+    machine.set({"uuid": CARD, "total": 24 * GB})
+    places = _places(str(model))
+    own, programs = 21 * GB // 2, 3 * GB // 2
+    taken = OVERHEAD + own + programs
+    machine.set({"uuid": CARD, "total": 24 * GB, "used": taken, "processes": [[4711, taken]]})
+    before = int(places.environment(0)[MEMORY])
+    _settle(places, 4711)
+    assert _promised() == [taken + taken // 10 + (256 << 20)]
+    assert own < int(places.environment(0)[MEMORY]) - OVERHEAD <= before - OVERHEAD
+    places.release()
 
 
 def test_cpus_have_no_share(machine: Machine) -> None:  # noqa: F811

@@ -104,6 +104,7 @@ def test_a_cpu_has_nothing_to_tell_and_room_for_all() -> None:
     samples = Samples([np.ones((2, 1 << 20), np.float32)])
     assert most_rows(samples, 0) == 128
     assert most_rows(samples, 7) == 7
+    assert most_rows(samples, 0, 32 * 40 * MB) == 10
 
 
 def test_a_ladder_is_cut_to_the_memory_that_there_is() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.devices import cards as found
 from penstock.devices import mps
 from penstock.devices.cards import Card, Survey
-from penstock.devices.limit import MEMORY
+from penstock.devices.limit import BUFFERS, MEMORY
 from penstock.errors import ConfigError
 
 CPU = "cpu"
@@ -24,12 +24,13 @@ class Placement:
     """Where a worker runs: `device` is "cpu" or a card's UUID.
 
     `memory` is its share of the card in bytes, with what TensorFlow takes beside its limit; 0: as
-    much as it likes. `name` is for people.
+    much as it likes. `buffers` is what it may gather batches into besides. `name` is for people.
     """
 
     device: str
     name: str = CPU
     memory: int = 0
+    buffers: int = 0
 
     @property
     def on_gpu(self) -> bool:
@@ -38,12 +39,13 @@ class Placement:
 
     def environment(self) -> dict[str, str]:
         """What to set for the worker's process."""
-        return environment(self.device if self.on_gpu else "-1", self.memory)
+        changes = environment(self.device if self.on_gpu else "-1", self.memory)
+        return {**changes, BUFFERS: str(self.buffers or "")}
 
 
 def environment(visible: str, memory: int) -> dict[str, str]:
     """What makes a process use this card alone (`-1`: none), and so much of it (0: any)."""
-    changes = {found.VISIBLE: visible, MEMORY: str(memory) if memory else ""}
+    changes = {found.VISIBLE: visible, MEMORY: str(memory or "")}
     if visible != "-1":
         changes["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         changes["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # up to the limit, as it is needed

@@ -3,17 +3,21 @@
 A worker needs, in bytes::
 
     overhead                  CUDA's context and libraries, once for the process
-    + weights                 of every model
+    + program × sizes         of every model: XLA's programs, where the weights are in each of them
     + buffers_per_row × rows  of every model: what batches are gathered into
-    + fixed + per_row × rows  of one model, the hungriest: batches run one after another
+    + weights                 of every model                               ┐ TensorFlow's own, which
+    + fixed + per_row × rows  of one model, the hungriest: batches run     ├ uses at most `ROOM` of
+                              one after another                            ┘ its limit
 
-The peak of a batch is linear in its rows, so two small batches tell what a large one takes (`fit`).
-A model that was never measured has at least the weights in its file (`estimate`).
+Workers cut their batches by the same sum (`model.peak`). The peak of a batch is linear in its rows,
+so two small batches tell what a large one takes (`fit`). A model that was never measured has at
+least the weights in its file (`estimate`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -26,6 +30,7 @@ from penstock.devices.limit import OVERHEAD
 from penstock.devices.room import Room
 from penstock.errors import DeviceMemoryError
 
+ROOM = 0.92  # of the limit: memory is handed out in pieces, which do not always fit together
 MOST_ROWS = 65_536
 DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _WITH_OPTIMIZER = 3  # Adam keeps two numbers beside each weight, and files may hold them
@@ -33,7 +38,11 @@ _WITH_OPTIMIZER = 3  # Adam keeps two numbers beside each weight, and files may 
 
 @dataclass(frozen=True)
 class Need:
-    """What a model takes of a card, in bytes. `measured`: false where that is a lower bound."""
+    """What a model takes of a card, in bytes. `measured`: false where that is a lower bound.
+
+    `ladder` are the sizes that its batches have, and `program` what each of them takes beside
+    TensorFlow's limit.
+    """
 
     weights: int
     fixed: int = 0
@@ -41,10 +50,17 @@ class Need:
     buffers_per_row: int = 0
     overhead: int = OVERHEAD
     measured: bool = True
+    program: int = 0
+    ladder: tuple[int, ...] = ()
 
     def at(self, rows: int) -> int:
         """In a worker of its own, with batches of at most so many rows."""
         return worker_need({"": self}, {"": rows})
+
+    def beside(self, rows: int) -> int:
+        """Of that, what is neither TensorFlow's own nor the process's: programs and buffers."""
+        programs = max(1, sum(size <= rows for size in self.ladder)) * self.program
+        return programs + self.buffers_per_row * rows
 
 
 def fit(points: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -80,12 +96,21 @@ def largest_batch(need: Need, limit: int, most: int = MOST_ROWS) -> int:
     return _batches({"": need}, {"": most}, limit)[""]
 
 
+def batches(needs: Mapping[str, Need], limit: int) -> dict[str, int]:
+    """The largest batches of a worker with these models and this share; all 0: none fits."""
+    wanted = {name: max(need.ladder, default=MOST_ROWS) for name, need in needs.items()}
+    return _batches(needs, wanted, limit)
+
+
 def worker_need(needs: Mapping[str, Need], rows: Mapping[str, int]) -> int:
     """What a worker with these models takes at these batch sizes."""
+    own = sum(need.weights for need in needs.values()) + max(
+        (need.fixed + need.per_row * rows[name] for name, need in needs.items()), default=0
+    )
     return (
         max((need.overhead for need in needs.values()), default=0)
-        + sum(need.weights + need.buffers_per_row * rows[name] for name, need in needs.items())
-        + max((need.fixed + need.per_row * rows[name] for name, need in needs.items()), default=0)
+        + sum(need.beside(rows[name]) for name, need in needs.items())
+        + math.ceil(own / ROOM)
     )
 
 
@@ -101,10 +126,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What fits where. `require` refuses what does not."""
+    """What fits where. `require` refuses what does not. `limit`: the setting `gpu_memory`, or 0."""
 
     needs: Mapping[str, Need]
     fits: tuple[Fit, ...]
+    limit: int = 0
 
     def require(self) -> None:
         """Raise `DeviceMemoryError`, with the numbers, if a card has no room for the models."""
@@ -112,7 +138,9 @@ class MemoryPlan:
         if short:
             least = worker_need(self.needs, dict.fromkeys(self.needs, 1))
             verb = "needs" if len(self.needs) == 1 else "together need"
-            told = "; ".join(str(each.room) for each in short)
+            told = "; ".join(str(each.room) for each in short if each.room.left < least)
+            if 0 < self.limit < least:
+                told = f"gpu_memory is {amount(self.limit)}" + (f"; {told}" if told else "")
             raise DeviceMemoryError(
                 f"{', '.join(self.needs)} {verb} {self._about()}{amount(least)} of a GPU's memory "
                 f"to run one row ({self._parts()}); {told}"
@@ -153,10 +181,13 @@ class MemoryPlan:
     def _parts(self) -> str:
         overhead = max(need.overhead for need in self.needs.values())
         models = ", ".join(
-            f"{name}: weights {amount(need.weights)}, a row {_fine(need.per_row)}"
+            f"{name}: weights {amount(need.weights)}, "
+            + (f"in a compiled program {amount(need.program)}, " if need.program else "")
+            + f"a row {_fine(need.per_row)}"
             for name, need in self.needs.items()
         )
-        return f"CUDA and its libraries {amount(overhead)}; {models}"
+        spare = f"{1 - ROOM:.0%} of TensorFlow's memory to spare"
+        return f"CUDA and its libraries {amount(overhead)}; {models}; {spare}"
 
 
 def plan(
@@ -167,11 +198,15 @@ def plan(
 ) -> MemoryPlan:
     """What fits on these cards, one worker with every model on each.
 
-    `most` is the largest batch that is wanted of a model, `limit` the most that a worker may take
-    (0: what is left of its card).
+    `most` is the largest batch that is wanted of a model (else the largest of its ladder), `limit`
+    the most that a worker may take (0: what is left of its card).
     """
-    wanted = {name: (most or {}).get(name) or MOST_ROWS for name in needs}
-    return MemoryPlan(dict(needs), tuple(_on(room, needs, wanted, limit) for room in rooms))
+    wanted = {
+        name: (most or {}).get(name) or max(need.ladder, default=MOST_ROWS)
+        for name, need in needs.items()
+    }
+    fits = tuple(_on(room, needs, wanted, limit) for room in rooms)
+    return MemoryPlan(dict(needs), fits, limit)
 
 
 def _on(room: Room, needs: Mapping[str, Need], wanted: Mapping[str, int], limit: int) -> Fit:

@@ -210,7 +210,7 @@ class Examination:
             if self._model.ladder:
                 best, why = sweep.climb(run, self._model.ladder), "the settings say so"
             else:
-                most = most_rows(self.samples, self._model.max_batch)
+                most = most_rows(self.samples, self._model.max_batch, sweep.limit)
                 result = sweep.search(run, each, most, lambda: time.perf_counter() > until)
                 best, why = result.best, result.why
                 each = {**each, **result.curve.measured}

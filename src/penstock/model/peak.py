@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.devices.cards import usable_cards
+from penstock.devices.plan import ROOM as ROOM
 from penstock.devices.plan import fit
-
-ROOM = 0.92  # of the limit: memory is handed out in pieces, which do not always fit together
 
 
 class Memory(Protocol):

@@ -19,7 +19,7 @@ from penstock.transport.tensors import Array
 
 _SMALL = (4, 16)  # four rows were run before, to see whether they are independent
 _TOPS = (256, 128, 64, 32, 16, 8, 4, 2)
-_BATCH_BYTES = 512 << 20  # of inputs: a batch is gathered in one buffer, and there are several
+_SHARE = 32  # of the limit a batch of inputs takes one part at most: there are several such buffers
 
 Run = Callable[[list[Array]], object]
 Tell = Callable[[str], None]
@@ -141,11 +141,15 @@ class Sweep:
         }
 
 
-def most_rows(samples: Samples, allowed: int) -> int:
-    """How large a batch may be at all: what the settings allow, else what buffers can hold."""
+def most_rows(samples: Samples, allowed: int, limit: int = 0) -> int:
+    """How large a batch may be at all: what the settings allow, else what buffers can hold.
+
+    Those are beside TensorFlow's limit, and an engine has left so much for them.
+    """
     if allowed:
         return allowed
-    return max(1, min(MOST, _BATCH_BYTES // max(row_bytes(samples), 1)))
+    most = min(pace.BATCH_BYTES, limit // _SHARE) if limit else pace.BATCH_BYTES
+    return max(1, min(MOST, most // max(row_bytes(samples), 1)))
 
 
 def row_bytes(samples: Samples) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock import launch
 from penstock.config import Model, from_json
-from penstock.devices.limit import limit_tensorflow
+from penstock.devices.limit import BUFFERS, limit_tensorflow
 from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.load import load
 from penstock.model.xla_cache import prepare
@@ -46,7 +46,11 @@ def main(arguments: list[str]) -> int:
     prepare()
     try:
         loaded = [_load(model) for model in models]
-        memory, devices = devices_for([ready.runnable for ready in loaded], config.pinned_memory)
+        memory, devices = devices_for(
+            [ready.runnable for ready in loaded],
+            config.pinned_memory,
+            int(os.environ.get(BUFFERS) or 0),
+        )
     except (ModelLoadError, DeviceMemoryError) as error:
         tell_failure(channel, error)
         return 1
