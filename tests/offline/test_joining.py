@@ -170,7 +170,7 @@ def test_a_job_finds_its_output_joined(tmp_path: Path, monkeypatch: pytest.Monke
     joined: list[bool] = []
 
     def watched(*arguments: Any) -> None:
-        joined.append(arguments[4])
+        joined.append(arguments[5])
         ending.write_output(*arguments)
 
     monkeypatch.setattr(filed, "write_output", watched)

@@ -151,6 +151,30 @@ def test_no_rows(engine, place):
     assert len(pyarrow.parquet.read_table("y.parquet")) == 0
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "npy", "jsonl", "csv", "tfrecord"])
+def test_no_good_rows(place, suffix):
+    outputs = ("float32", (None, 2))
+    seen = penstock.Model(model("each_its_own"), outputs=outputs, max_batch=4)
+    x = np.arange(6, dtype=np.float32)[:, None]
+    out = f"y.{suffix}"
+    report = penstock.predict(seen, x, out)
+    assert (report.written, report.failed) == (0, 6)
+    assert Path(out).exists()
+
+
+def test_no_good_rows_have_all_columns(place):
+    x = np.arange(6, dtype=np.float32)[:, None]
+    np.savez("x.npz", x=x, label=np.arange(6), name=np.array(list("abcdef")))
+    seen = penstock.Model(model("each_its_own"), outputs=("float64", (3,)), max_batch=4)
+    options = {"inputs": "x", "keep": ["label", "name"]}
+    penstock.predict(seen, "x.npz", "y.parquet", **options)
+    found = pyarrow.parquet.read_schema("y.parquet")
+    assert found.names == ["key", "output", "label", "name"]
+    assert [str(found.field(name).type) for name in ("label", "name")] == ["int64", "string"]
+    penstock.predict(seen, "x.npz", "z.parquet", **options, map=model("best"))
+    assert pyarrow.parquet.read_schema("z.parquet").names == ["key", "best", "label", "name"]
+
+
 # ── files ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -445,7 +469,8 @@ def test_a_file_of_somebody_else_is_not_written_over(x, engine, place):
         ({"keep": "z"}, "no column 'z'"),
         ({"outputs": "z"}, "no output 'z'"),
         ({"shard": "9/8"}, "1/8 to 8/8"),
-        ({"shards": "dynamic"}, "shards: expected"),
+        ({"shards": "random"}, "shards: expected"),
+        ({"shard": "1/2", "shards": "dynamic"}, "within one job"),
         ({"max_errors": -2}, "max_errors"),
         ({"nonsense": 1}, "unknown option 'nonsense'"),
         ({"devices": "cpu"}, "runs already"),
@@ -476,6 +501,21 @@ def test_a_row_that_gets_lost_is_noticed_and_nothing_is_written(x, engine, place
     assert not Path("y.npy").exists()
 
 
+@pytest.mark.parametrize("suffix", ["npy", "parquet", "arrow"])
+def test_an_output_that_lacks_rows_is_not_published(x, engine, place, monkeypatch, suffix):
+    np.save("x.npy", x)
+    sink = type(open_sink(f"y.{suffix}"))
+    join = sink.join
+    careless = lambda self, parts, file: join(self, list(parts)[1:], file)  # noqa: E731
+    monkeypatch.setattr(sink, "join", careless)
+    with pytest.raises(PenstockError, match=r"expected 1,000 rows .* but 968 were joined"):
+        penstock.predict("scores", "x.npy", f"y.{suffix}", engine=engine, chunk=64)
+    assert not Path(f"y.{suffix}").exists()
+    monkeypatch.setattr(sink, "join", join)
+    report = penstock.predict("scores", "x.npy", f"y.{suffix}", engine=engine, chunk=64)
+    assert (report.computed, report.written) == (0, 1000)
+
+
 def test_too_many_errors_stop_the_job_and_it_can_go_on(x, engine, place):
     np.save("x.npy", x)
     x[::10, 0] = -1
@@ -491,7 +531,15 @@ def test_too_many_errors_stop_the_job_and_it_can_go_on(x, engine, place):
 
 
 def test_the_ways_of_sharding_are_those_of_the_data_room():
-    assert (*WAYS, "dynamic") == ALL_WAYS
+    assert WAYS == ALL_WAYS
+
+
+def test_parts_go_to_whoever_is_free_whether_it_is_said_or_not(x, engine, place):
+    np.save("x.npy", x)
+    for options in ({"shards": "dynamic"}, {}):
+        report = penstock.predict("scores", "x.npy", "y.npy", engine=engine, **options)
+        assert report.written == 1000
+    assert report.computed == 0
 
 
 def test_every_setting_says_what_it_is():

@@ -53,6 +53,10 @@ class Sink(abc.ABC):
     def join(self, parts: Iterable[str], file: IO[bytes]) -> None:
         """Write what these parts hold, in this order; some may come later than others."""
 
+    def count(self, file: IO[bytes]) -> int | None:
+        """How many rows a file has; `None` where only reading all of it would tell."""
+        return None
+
     def _named(self, columns: Mapping[str, Array], keys: Array | None) -> dict[str, Array]:
         named: dict[str, Array] = {}
         if keys is not None:

@@ -36,6 +36,10 @@ class _TableSink(Sink):
         tables = self._tables(itertools.chain(first, arrivals), schema)
         self._write_tables(file, tables, schema)
 
+    def count(self, file: IO[bytes]) -> int:
+        """As the file itself says."""
+        return self._facts(file)[1]
+
     def _write_tables(self, file: IO[bytes], tables: Iterator[Any], schema: Any) -> None:
         with self._writer(file, schema) as writer:
             for table in _regrouped(tables, group_rows(schema)):

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 
 from penstock.data.arraysink import NpySink
-from penstock.data.atomic import publish, staged
+from penstock.data.atomic import discard, publish, staged, temporary
 from penstock.data.chunk import Array
-from penstock.data.features import numpy_dtype
+from penstock.data.features import blank, numpy_dtype
 from penstock.data.files import facts as file_facts
-from penstock.data.files import file_system, is_local
-from penstock.errors import ConfigError
+from penstock.data.files import file_system, is_local, open_binary
+from penstock.data.sinks import Sink
+from penstock.errors import ConfigError, PenstockError
+from penstock.model.source import resolve
 from penstock.offline.parts import concatenate
 from penstock.offline.place import Place
-from penstock.spec import ModelSpec
+from penstock.offline.settings import JobSettings
+from penstock.offline.window import mapped
+from penstock.spec import ModelSpec, Signature
 
 
 def write_output(
@@ -26,11 +30,13 @@ def write_output(
     data: Sequence[str],
     keys: Sequence[str],
     empty: dict[str, Array],
+    rows: int,
     joined: bool = False,
 ) -> None:
     """The output of these parts, and its keys. `empty`: what to write when there are none.
 
-    `joined`: the data are there already, under their temporary name.
+    `joined`: the data are there already, under their temporary name. They get their own name only
+    when they have so many rows.
     """
     sink = place.sink
     if not joined:
@@ -39,14 +45,31 @@ def write_output(
                 sink.join(data, file)
             else:
                 sink.write(file, empty, np.empty(0, np.int64) if sink.keeps_keys else None)
+    _check_count(place.sink, place.out, rows)
     if not sink.keeps_keys:
         with staged(place.keys) as file:
             if keys:
                 NpySink().join(keys, file)
             else:
                 NpySink().write(file, {"": np.empty(0, np.int64)})
+        _check_count(NpySink(), place.keys, rows)
         publish(place.keys)
     publish(place.out)
+
+
+def _check_count(sink: Sink, path: str, rows: int) -> None:
+    """Raise `PenstockError` unless so many rows are in what is about to be published; looked at
+    where that costs nothing, on this machine."""
+    if not is_local(path):
+        return
+    with open_binary(temporary(path)) as file:
+        found = sink.count(file)
+    if found is not None and found != rows:
+        discard(path)
+        raise PenstockError(
+            f"{path}: expected {rows:,} rows of all parts together, but {found:,} were joined: "
+            "it is not published, and the parts are still there"
+        )
 
 
 def write_errors(place: Place, errors: Sequence[str]) -> str:
@@ -60,14 +83,23 @@ def write_errors(place: Place, errors: Sequence[str]) -> str:
     return place.errors
 
 
-def empty_columns(spec: ModelSpec, chosen: Sequence[str]) -> dict[str, Array]:
-    """Columns without rows, of what the model says it answers."""
+def empty_columns(spec: ModelSpec, settings: JobSettings, signature: Signature) -> dict[str, Array]:
+    """Columns without rows: what the model says it answers, mapped, and what is kept beside it.
+
+    An axis whose size only answers would tell has one element: tables have no place for none.
+    """
+    chosen = settings.outputs
     columns: dict[str, Array] = {}
     for tensor in spec.outputs or ():
         if not chosen or tensor.name in chosen:
-            shape = (0, *(size or 0 for size in tensor.shape))
+            shape = (0, *(size or 1 for size in tensor.shape))
             columns[tensor.name] = np.empty(shape, numpy_dtype(tensor.dtype))
-    return columns or {name: np.empty(0, np.float32) for name in chosen or [""]}
+    columns = columns or {name: np.empty(0, np.float32) for name in chosen or [""]}
+    if settings.map:
+        with contextlib.suppress(Exception):  # a function need not understand no rows
+            columns = mapped(resolve(str(settings.map)), columns)
+    kept = [tensor for tensor in signature if tensor.name in settings.keep]
+    return columns | {tensor.name: blank(tensor, 0) for tensor in kept}
 
 
 def size_of(path: str) -> int:

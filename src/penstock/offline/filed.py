@@ -162,14 +162,13 @@ class FiledRun:
         """Make the output of the parts; a shard's stay what they are, to be merged."""
         place, store = self._place, self._place.store()
         done = {"written": job.written, "failed": job.failed, "kinds": kinds_of(job.parts)}
+        empty = empty_columns(served.spec, self._options.job, job.work.source.signature)
         if place.shard:
-            outputs = empty_columns(served.spec, self._options.job.outputs)
-            plain = {name: [str(array.dtype), list(array.shape)] for name, array in outputs.items()}
+            plain = {name: [str(array.dtype), list(array.shape)] for name, array in empty.items()}
             self._manifest.finish({**done, "empty": plain})
             return ""
-        empty = empty_columns(served.spec, self._options.job.outputs)
         data, keys = store.paths(job.parts, DATA), store.paths(job.parts, KEYS)
-        write_output(place, data, keys, empty, joining.finish())
+        write_output(place, data, keys, empty, job.written, joining.finish())
         errors = write_errors(place, store.paths(job.parts, ERRORS))
         self._manifest.finish({**done, "size": size_of(place.out)})
         store.remove()

@@ -93,9 +93,9 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
         order = sorted(zip(found, stores, parts, strict=True), key=lambda entry: _index(entry[0]))
         data = [path for _, store, facts in order for path in store.paths(facts, DATA)]
         keys = [path for _, store, facts in order for path in store.paths(facts, KEYS)]
-        write_output(place, data, keys, empty)
+        write_output(place, data, keys, empty, written)
     else:
-        _write_in_order(place, stores, parts, headers[0]["rows"], empty)
+        _write_in_order(place, stores, parts, headers[0]["rows"], written, empty)
     return Merged(place.out, len(found), written + failed, written, failed, errors)
 
 
@@ -169,6 +169,7 @@ def _write_in_order(
     stores: list[PartStore],
     parts: list[dict[int, Any]],
     rows: int,
+    written: int,
     empty: dict[str, Array],
 ) -> None:
     folder = place.store().folder.with_suffix(".merging")
@@ -197,7 +198,7 @@ def _write_in_order(
                 keys.append(str(folder / f"{len(keys):07d}.keys.npy"))
                 with open(keys[-1], "wb") as file:
                     NpySink().write(file, {"": found})
-        write_output(place, data, keys, empty)
+        write_output(place, data, keys, empty, written)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -103,7 +103,7 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
         check_rows(job)
         report = report_of(name, what, "", job, monitor, 0, taken, starting, 0.0, "", ())
         try:
-            return store.outputs(empty_columns(served.spec, settings.outputs)), report
+            return store.outputs(empty_columns(served.spec, settings, source.signature)), report
         except PenstockError as error:
             return error, report
 

@@ -9,7 +9,8 @@ from typing import Any
 from penstock.config import source_text
 from penstock.errors import ConfigError
 
-WAYS = ("contiguous", "strided", "balanced", "stratified")  # "dynamic" is what every job does
+WAYS = ("contiguous", "strided", "balanced", "stratified", "dynamic")
+_WITHIN = "dynamic"  # what a job does with its own parts, in any case
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -50,6 +51,11 @@ class JobSettings:
         object.__setattr__(self, "map", source_text(self.map) if self.map else "")
         if self.shards not in WAYS:
             raise ConfigError(f"shards: expected one of {', '.join(WAYS)}; got {self.shards!r}")
+        if self.shards == _WITHIN and self.shard:
+            raise ConfigError(
+                f"shards: dynamic is within one job, where parts go to whoever is free; expected "
+                f"one of {', '.join(WAYS[:-1])} for shard {self.shard}"
+            )
         assert self.place is None or self.shard  # it says what is wrong with it
         for name, least in (("max_errors", -1), ("chunk", 0), ("loaders", 0)):
             value = getattr(self, name)

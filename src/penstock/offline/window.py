@@ -186,13 +186,15 @@ class Window:
     def _mapped(
         self, columns: dict[str, Array], good: Array, batch: Batch, failures: list[Failure]
     ) -> dict[str, Array]:
+        assert self._map is not None
         try:
-            return self._call(columns)
+            return mapped(self._map, columns)
         except Exception:
             pieces: list[dict[str, Array]] = []
             for at, row in enumerate(np.flatnonzero(good).tolist()):
                 try:
-                    pieces.append(self._call({n: c[at : at + 1] for n, c in columns.items()}))
+                    some = {name: column[at : at + 1] for name, column in columns.items()}
+                    pieces.append(mapped(self._map, some))
                 except Exception as error:
                     good[row] = False
                     text = ValueError(f"{type(error).__name__}: {error}")
@@ -205,16 +207,17 @@ class Window:
                     ) from None
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
 
-    def _call(self, columns: dict[str, Array]) -> dict[str, Array]:
-        assert self._map is not None
-        rows = len(next(iter(columns.values())))
-        made = self._map(columns[""] if set(columns) == {""} else columns)
-        found = made if isinstance(made, dict) else {"": made}
-        named = {str(name): np.asarray(column) for name, column in found.items()}
-        for name, column in named.items():
-            if not column.ndim or len(column) != rows:
-                raise InputError(f"map: expected {rows} rows of {name or 'output'!r}")
-        return named
+
+def mapped(function: Callable[[Any], Any], columns: dict[str, Array]) -> dict[str, Array]:
+    """What a function makes of outputs. Raises `InputError` unless it gives as many rows."""
+    rows = len(next(iter(columns.values())))
+    made = function(columns[""] if set(columns) == {""} else columns)
+    found = made if isinstance(made, dict) else {"": made}
+    named = {str(name): np.asarray(column) for name, column in found.items()}
+    for name, column in named.items():
+        if not column.ndim or len(column) != rows:
+            raise InputError(f"map: expected {rows} rows of {name or 'output'!r}")
+    return named
 
 
 def _stopped(error: PenstockError) -> PenstockError:
