@@ -56,6 +56,22 @@ def test_no_more_than_the_limit() -> None:
     until(lambda: not cuda.pinned)
 
 
+def test_what_was_beyond_the_limit_is_pinned_when_others_have_gone() -> None:
+    before = descriptors(), _mapped_here()
+    cuda = FakeCuda()
+    pinned = PinnedSegments(cuda, 3 * SIZE)
+    first, *later = (_map(pinned, number, 2 * SIZE) for number in (1, 2, 3, 4))
+    until(lambda: cuda.pinned == {first: 2 * SIZE})
+    pinned.unmap(1, 2)  # which waits, and goes before it is its turn
+    pinned.unmap(1, 1)
+    until(lambda: cuda.pinned == {later[1]: 2 * SIZE})
+    pinned.unmap(1, 3)
+    until(lambda: cuda.pinned == {later[2]: 2 * SIZE})
+    pinned.unmap(1, 4)
+    until(lambda: (descriptors(), _mapped_here()) == before)
+    assert not cuda.pinned
+
+
 def test_unpinned_in_the_order_of_the_engines_messages_and_only_then_unmapped() -> None:
     """`FakeCuda` touches what it pins and unpins: if that were unmapped, it would crash."""
     before = descriptors(), _mapped_here()

@@ -2,9 +2,9 @@
 
 Pinning takes milliseconds for what a client brings, so a thread of its own does it. Until it has,
 and beyond the limit, the same copies work all the same: the driver then moves the bytes through a
-buffer of its own. A segment is unpinned by the same thread, in the order of the engine's messages:
-after the last batch that used it, whatever became of its client. Unpinning under a copy could
-poison the process's CUDA context.
+buffer of its own. What was beyond the limit is pinned when others have gone. A segment is unpinned
+by the same thread, in the order of the engine's messages: after the last batch that used it,
+whatever became of its client. Unpinning under a copy could poison the process's CUDA context.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class PinnedSegments(MappedSegments):
         self._cuda = cuda
         self._limit = limit
         self._pinned: dict[int, int] = {}  # the bytes at each address
+        self._waiting: dict[int, segment.Mapping] = {}  # beyond the limit, by address
         self._tasks: SimpleQueue[tuple[bool, segment.Mapping]] = SimpleQueue()
         threading.Thread(target=self._work, name="penstock-pinning", daemon=True).start()
 
@@ -49,12 +50,16 @@ class PinnedSegments(MappedSegments):
                 self._pin(mapping)
             else:
                 self._unpin(mapping)
+                for waiting in list(self._waiting.values()):
+                    self._pin(waiting)
             del mapping
 
     def _pin(self, mapping: segment.Mapping) -> None:
         if self.pinned_bytes + mapping.size > self._limit:
-            _log.info("%d bytes stay unpinned: the limit is %d", mapping.size, self._limit)
+            _log.info("%d bytes are not pinned yet: the limit is %d", mapping.size, self._limit)
+            self._waiting[mapping.address] = mapping
             return
+        self._waiting.pop(mapping.address, None)
         error = self._cuda.pin(mapping.address, mapping.size)
         if error:
             _log.warning("%d bytes could not be pinned: %s", mapping.size, error)
@@ -62,6 +67,7 @@ class PinnedSegments(MappedSegments):
             self._pinned[mapping.address] = mapping.size
 
     def _unpin(self, mapping: segment.Mapping) -> None:
+        self._waiting.pop(mapping.address, None)
         if self._pinned.pop(mapping.address, 0):
             error = self._cuda.unpin(mapping.address)
             if error:
