@@ -71,3 +71,27 @@ def test_the_array_lives_as_long_as_the_tensor() -> None:
     del tensors
     gc.collect()
     assert [array[-1] for array in arrays] == list(range(20))
+
+
+@in_tensorflow
+def test_what_describes_a_device_s_memory_is_there_until_tensorflow_is_done_with_it() -> None:
+    """Played on the host's memory. The rows' owner may be gone before the tensor is."""
+    import gc
+
+    from penstock.model import handover
+
+    array = aligned(np.arange(12, dtype=np.float32).reshape(4, 3))
+    made = handover.on_device(address_of(array), array.shape, array.dtype, kind=1)
+    assert handover.to_array(made.tensor).tolist() == array.tolist()
+    (kept,) = handover._described.values()
+    assert kept[0].data == address_of(array)
+    tensor = made.tensor
+    del made, kept
+    gc.collect()
+    assert len(handover._described) == 1  # it is the tensor's, and not that of what holds it
+    del tensor
+    gc.collect()
+    assert not handover._described
+    with pytest.raises(Exception, match="Unsupported Device"):
+        handover.on_device(address_of(array), array.shape, array.dtype, kind=99)
+    assert not handover._described

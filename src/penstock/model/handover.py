@@ -34,13 +34,12 @@ _from_dlpack = tf.experimental.dlpack.from_dlpack
 class OnDevice:
     """Rows that lie in a GPU's memory, where whoever made this has put them and keeps them."""
 
-    __slots__ = ("_described", "ndim", "shape", "tensor")
+    __slots__ = ("ndim", "shape", "tensor")
 
-    def __init__(self, tensor: Any, shape: tuple[int, ...], described: Any) -> None:
+    def __init__(self, tensor: Any, shape: tuple[int, ...]) -> None:
         self.tensor = tensor
         self.shape = shape
         self.ndim = len(shape)
-        self._described = described  # TensorFlow reads it until the tensor is gone
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -118,20 +117,40 @@ def gathered(array: Array) -> Array | OnDevice:
     if not stays_on_device(array.dtype) or not tf.config.list_logical_devices("GPU"):
         return array
     with tf.device("/GPU:0"):
-        return OnDevice(tf.identity(to_tensor(array)), array.shape, None)
+        return OnDevice(tf.identity(to_tensor(array)), array.shape)
 
 
-def on_device(pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
+# What TensorFlow reads of a tensor until that is gone, by where it lies. It may go long after its
+# Python object has: only TensorFlow knows when, and says so.
+_described: dict[int, Any] = {}
+
+
+def _gone(place: int) -> None:
+    _described.pop(place, None)
+
+
+_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_gone)
+
+
+def on_device(
+    pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], kind: int = _CUDA
+) -> OnDevice:
     """A tensor that lies at this place in the memory of the GPU; the caller keeps the memory."""
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     described = _Tensor(
         data=pointer,
-        device_type=_CUDA,
+        device_type=kind,
         axes=len(shape),
         code=4 if dtype == _BFLOAT16 else _CODES[dtype.kind],
         bits=dtype.itemsize * 8,
         lanes=1,
         shape=ctypes.addressof(sizes),
+        deleter=ctypes.cast(_deleter, ctypes.c_void_p),
     )
-    tensor = _from_dlpack(_new_capsule(ctypes.addressof(described), b"dltensor", None))
-    return OnDevice(tensor, shape, (described, sizes))
+    place = ctypes.addressof(described)
+    _described[place] = described, sizes
+    try:
+        return OnDevice(_from_dlpack(_new_capsule(place, b"dltensor", None)), shape)
+    except BaseException:
+        _gone(place)
+        raise
