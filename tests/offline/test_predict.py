@@ -28,6 +28,7 @@ from penstock.offline.setting_up import serving
 from penstock.offline.settings import WAYS, JobSettings
 from tests.conditions import until
 from tests.data.pictures import fill
+from tests.data.web import serving as serving_files
 from tests.offline import functions
 from tests.offline.conftest import FUNCTIONS, model
 
@@ -367,6 +368,30 @@ def test_the_engine_of_a_job_is_made_ready_for_one_size_alone():
         (told,) = served.client.statistics().models
         assert told.facts["ladder"] == told.facts["rungs"] == [8]
         assert served.plan()["max_batch"] == 8
+
+
+@pytest.mark.parametrize("kind", ["table", "images"])
+def test_a_source_that_is_not_on_this_machine(x, place, kind):
+    Path("there").mkdir()
+    with serving_files(place / "there") as web:
+        if kind == "table":
+            table(x)
+            Path("x.parquet").rename("there/x.parquet")
+            what, options = web.url("x.parquet"), {"inputs": "x", "key": "id"}
+        else:
+            fill(place / "there")
+            names = ["photo1.jpg", "bad_text.jpg", "photo2.JPEG", "photo10.png"]
+            what, options = [web.url(name) for name in names], {"size": 8}
+        report = penstock.predict(model("named"), what, "y.parquet", **options)
+        again = penstock.predict(model("named"), what, "y.parquet", **options)
+    assert again.computed == 0
+    columns, keys = read("y.parquet")
+    if kind == "table":
+        assert np.array_equal(columns["total"], functions.named(x)["total"])
+        assert (keys[-1], report.loaders) == ("row 999", 0)
+    else:
+        assert keys == [what[0], *what[2:]]
+        assert (report.kinds, report.loaders) == ({"decode": 1}, 1)
 
 
 def test_an_output_that_is_not_on_this_machine(x, engine, place):
