@@ -12,6 +12,7 @@ import pytest
 
 from penstock.config import COMPILE_MODES, Model
 from penstock.errors import DeviceMemoryError
+from penstock.model.findings import Findings
 from penstock.spec import TensorSpec
 from penstock.transport import messages as m
 from tests.conditions import until
@@ -141,6 +142,46 @@ def test_a_batch_that_does_not_fit_cuts_the_ladder_below_it(by_xla: bool) -> Non
     assert made.facts()["max_batch"] == 8
     made._shorten(32)  # a larger one that was on its way ends later
     assert made.facts()["max_batch"] == 8
+
+
+@pytest.mark.parametrize("settings", [{}, {"ladder": (1, 4, 8, 16, 32)}], ids=["", "ladder"])
+@in_tensorflow
+def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[str, Any]) -> None:
+    def started() -> Any:
+        return compiled(call, compile="xla", **({"max_batch": 32} | settings))
+
+    call = graph(lambda x: x * 2, key="abc")
+    x = aligned(np.ones((32, 3), np.float32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
+        made = started()
+        _small(made, 8)
+        for rows in (32, 16):
+            with pytest.raises(DeviceMemoryError):
+                made(x[:rows], rows)
+        made.warm_up()  # which writes what it has found, too
+        again = started()
+        assert again.cached
+        assert again.facts()["max_batch"] == 8
+        assert again.facts()["rungs"][-1] == 8
+        assert "the device's memory" in again.facts()["reasons"]["max_batch"]
+        _small(again, 4)
+        again._begin(again._findings, again._samples)  # at the start, as in `_remembered`
+        again._entry.write(again._findings.to_json())
+        assert started().facts()["max_batch"] == 4
+
+
+def test_findings_that_were_cut_are_made_anew_when_there_is_more_memory() -> None:
+    memory = {"held": 0, "fixed": 100, "per_row": 10, "limit": 1000}
+    whole = Findings("frozen", max_batch=64, ladder=[1, 8, 32, 64], memory=memory)
+    assert not whole.outgrown(5000)
+    made = whole.cut(32, 800)
+    assert (made.max_batch, made.ladder, made.memory["limit"]) == (32, [1, 8, 32], 800)
+    assert not made.outgrown(800)
+    assert made.outgrown(1200)
+    assert made.sizes((1, 16, 64)) == (1, 16)
+    assert made.sizes((64,)) == (32,)
+    assert whole.sizes((1, 128)) == (1, 128)
 
 
 @in_tensorflow

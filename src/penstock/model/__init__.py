@@ -13,6 +13,6 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | which compile mode | `contest` (who competes), `choice` (who wins), `agreement` |
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
-| running it | `compiled`, `modes`, `rungs` (sizes), `handover`, `shortage` (of memory) |
+| running it | `compiled`, `modes`, `rungs` (sizes), `calls`, `handover`, `shortage` (of memory) |
 | TensorFlow itself | `watching`, `quiet` and `xla_cache` (before it is imported), `runtime` |
 """

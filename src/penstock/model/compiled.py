@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,17 +27,16 @@ from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
 from penstock.model import pace, stored
 from penstock.model.cache import Entry
+from penstock.model.calls import ran
 from penstock.model.circumstances import circumstances, device_kind
 from penstock.model.examine import Examination
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
-from penstock.model.handover import gathered, to_array, to_tensor
+from penstock.model.handover import gathered
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
 from penstock.model.peak import Need, cut, memory_of
 from penstock.model.rungs import Rungs, ladder
-from penstock.model.runtime import tf
 from penstock.model.samples import Samples, find_samples
-from penstock.model.shortage import is_out_of_memory
 from penstock.model.traffic import Traffic
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, numpy_dtype
@@ -47,7 +46,6 @@ _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
 _CLEARLY = 0.97
 _KEPT = 256
-_OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
 
 
 class Compiled:
@@ -83,6 +81,8 @@ class Compiled:
         self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._samples: Samples | None = None
+        self._begun = False
+        self._remembering = threading.Lock()
         self._entry = Entry(circumstances(graph.key, model))
         if not self._remembered(graph):
             with self._entry.alone(_PATIENCE):
@@ -127,6 +127,15 @@ class Compiled:
         _log.warning(
             "out of memory at a batch of %d rows: at most %d from now on", size, self._rungs.most
         )
+        if self._begun:
+            self._remember_cut()
+
+    def _remember_cut(self) -> None:
+        """What has not fit here need not be tried again by the next start."""
+        limit = memory_of(self.device).limit()
+        with self._remembering:
+            self._findings = self._findings.cut(min(self.max_batch, self._rungs.most), limit)
+            self._entry.write(self._findings.to_json())
 
     def _compute(self, arrays: list[Array]) -> list[Array]:
         shapes = shapes_of(arrays)
@@ -139,12 +148,12 @@ class Compiled:
             self._runs[shapes] = run
         try:
             with self._traffic.among_others():
-                return _ran(run, arrays)
+                return ran(run, arrays)
         except DeviceMemoryError:
             pass  # perhaps only because others were running
         try:
             with self._traffic.alone():
-                return _ran(run, arrays)
+                return ran(run, arrays)
         except DeviceMemoryError as error:
             rows = len(arrays[0])
             self._shorten(rows)
@@ -199,6 +208,8 @@ class Compiled:
             self._runs.clear()
             return False
         self.cached = True
+        if self._findings.max_batch < findings.max_batch:
+            self._entry.write(self._findings.to_json())
         return True
 
     def _found_out(self, graph: Graph) -> None:
@@ -220,12 +231,13 @@ class Compiled:
     def _begin(self, findings: Findings, samples: Samples | None) -> None:
         """Decide on sizes, and warm the smallest and the largest."""
         self._findings = findings
+        self._begun = False
         self.batched = not findings.unbatched
-        sizes = self._model.ladder or tuple(findings.ladder) or ladder(findings.max_batch)
+        sizes = findings.sizes(self._model.ladder)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
         sizes = cut(sizes, Need.told(findings.memory), limit)
         self._rungs = Rungs(sizes[-1:] if self._model.warm == "largest" else sizes)
-        self.max_batch = self._rungs.sizes[-1]
+        planned = self.max_batch = self._rungs.sizes[-1]
         smallest = self._rungs.sizes[0] if self.batched else 1
         if samples is None and findings.measured:
             samples, _ = find_samples(
@@ -245,7 +257,10 @@ class Compiled:
             warm.add(self._warm_largest(samples, latency) if self.batched else smallest)
         if self._pads():
             self._rungs.warm = sorted(warm) if samples is not None else list(self._rungs.sizes)
+        if self.max_batch < planned:
+            findings = findings.cut(self.max_batch, limit)
         self._findings = dataclasses.replace(findings, latency=latency)
+        self._begun = True
 
     def _warm_largest(self, samples: Samples, latency: dict[str, int]) -> int:
         """Warm the largest size that fits; the ladder ends there."""
@@ -299,9 +314,10 @@ class Compiled:
             latency.setdefault(str(size), time_ns)
             rungs.warmed(size)
             changed = True
-        self._findings = dataclasses.replace(self._findings, latency=latency)
-        if changed:
-            self._entry.write(self._findings.to_json())
+        with self._remembering:
+            self._findings = dataclasses.replace(self._findings, latency=latency)
+            if changed:
+                self._entry.write(self._findings.to_json())
         return changed
 
     def _time(self, samples: Samples, size: int, once: bool = False) -> int:
@@ -330,7 +346,7 @@ class Compiled:
         shapes = shapes_of(arrays)
         seconds: dict[bool, float] = {}
         for land in (True, False):
-            call = partial(_ran, self._modes.run(self._findings.mode, shapes, land), arrays)
+            call = partial(ran, self._modes.run(self._findings.mode, shapes, land), arrays)
             try:
                 call()
                 together = pace.in_flight(call, enough=_TIMED)
@@ -366,21 +382,6 @@ class Compiled:
             "drift": findings.drift,
             "reasons": findings.reasons,
         }
-
-
-def _ran(run: Run, arrays: list[Any]) -> list[Array]:
-    try:
-        return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
-    except tf.errors.OpError as error:
-        if is_out_of_memory(error):
-            raise DeviceMemoryError(_plainer(error).message.splitlines()[0]) from None
-        raise _plainer(error) from None
-
-
-def _plainer(error: Any) -> Any:
-    """The same error, without the names that only we have given."""
-    text = _OURS.sub("", error.message).strip()
-    return type(error)(error.node_def, error.op, text)
 
 
 def _padded(array: Array, size: int) -> Array:

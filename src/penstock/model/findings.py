@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.config import COMPILE_MODES, PRECISIONS
+from penstock.model.rungs import ladder
 
 Told = dict[str, int] | str
 SMALL = "the device's memory"  # in the reason for a largest batch, where that is why
@@ -49,5 +51,25 @@ class Findings:
 
     def outgrown(self, limit: int) -> bool:
         """Whether there is so much more memory now that larger batches may be worth having."""
-        known = int(self.memory.get("limit", 0))
-        return self.searched and SMALL in self.reasons.get("max_batch", "") and limit > 1.25 * known
+        return self.is_cut and limit > 1.25 * int(self.memory.get("limit", 0))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether larger batches would not fit."""
+        return SMALL in self.reasons.get("max_batch", "")
+
+    def cut(self, most: int, limit: int) -> Findings:
+        """With batches of at most so many rows: larger ones have not fit into so much memory."""
+        return dataclasses.replace(
+            self,
+            max_batch=most,
+            ladder=[size for size in self.ladder if size < most] + [most] if self.ladder else [],
+            memory={**self.memory, "limit": limit} if self.memory else {},
+            reasons={**self.reasons, "max_batch": f"more rows have not fit into {SMALL}"},
+        )
+
+    def sizes(self, wanted: Sequence[int] = ()) -> tuple[int, ...]:
+        """The ladder: the one that the settings want, as far as it fits, else what was found."""
+        if wanted and self.is_cut:
+            return tuple(size for size in wanted if size <= self.max_batch) or (self.max_batch,)
+        return tuple(wanted or self.ladder or ladder(self.max_batch))

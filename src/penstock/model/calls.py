@@ -1,0 +1,31 @@
+"""A call of TensorFlow's on arrays, and its errors as whoever sent the rows may read them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from penstock.errors import DeviceMemoryError
+from penstock.model.handover import to_array, to_tensor
+from penstock.model.modes import Run
+from penstock.model.runtime import tf
+from penstock.model.shortage import is_out_of_memory
+from penstock.transport.tensors import Array
+
+_OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
+
+
+def ran(run: Run, arrays: list[Any]) -> list[Array]:
+    """What comes out of a function. Raises `DeviceMemoryError` where it does not fit."""
+    try:
+        return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
+    except tf.errors.OpError as error:
+        if is_out_of_memory(error):
+            raise DeviceMemoryError(_plainer(error).message.splitlines()[0]) from None
+        raise _plainer(error) from None
+
+
+def _plainer(error: Any) -> Any:
+    """The same error, without the names that only we have given."""
+    text = _OURS.sub("", error.message).strip()
+    return type(error)(error.node_def, error.op, text)
