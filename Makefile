@@ -70,6 +70,11 @@ bench-gpu:  ## measure ResNet-50 on a GPU, with the machine's own python3
 soak: venv  ## run it for long and look for leaks (SECONDS=600 MODEL=checksum|digits)
 	$(VENV)/bin/python -m benchmarks.soak --model $(MODEL) --seconds $(SECONDS)
 
+.PHONY: kills
+kills: venv  ## kill offline jobs 30 times each, at any moment, and compare what they write
+	PENSTOCK_KILLS=30 $(VENV)/bin/python -m pytest -o faulthandler_timeout=600 \
+		tests/offline/test_resume.py -k killed
+
 # With the machine's own Python, which has TensorFlow for its GPU, and perhaps an older pytest
 # without plugins: so neither our options nor warnings as errors.
 .PHONY: test-gpu

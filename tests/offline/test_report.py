@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from html.parser import HTMLParser
 
@@ -62,6 +63,12 @@ def test_advice_names_the_stage_and_what_is_idle():
     assert REPORT.advice.startswith("device idle 60%: decoding limits; 2.0 of 2 cores busy; ")
     assert "20 rows failed (20 decode), in y.parquet.errors.jsonl" in str(REPORT)
     assert "110 rows in 2.0 s, 55 a second" in str(REPORT)
+
+
+def test_advice_on_reading_is_first_about_parsing():
+    report = dataclasses.replace(REPORT, limit="reading")
+    assert "faster with a format that need not be parsed" in report.advice
+    assert "Parquet" in report.advice
 
 
 class Links(HTMLParser):

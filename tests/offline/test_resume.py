@@ -1,6 +1,6 @@
 """Killed at any instant, also between the two phases: the same bytes, and little done twice.
 
-`PENSTOCK_KILLS` says how often the job is killed at random moments (30 before a release).
+`PENSTOCK_KILLS` says how often the job is killed at random moments; `make kills` says 30.
 """
 
 from __future__ import annotations
@@ -111,6 +111,57 @@ def test_killed_with_loaders(place):
     side = Path("y.jsonl.errors.jsonl").read_bytes()
     assert side == Path("z.jsonl.errors.jsonl").read_bytes()
     assert side.count(b"\n") == 6
+
+
+def kill_at_any_time(arguments: list[object], kills: int, **environment: str) -> int:
+    """Kill it at moments that are spread over all that a whole run takes, from its start to its
+    end; when it is done before, let it begin anew. Returns how often it was done.
+
+    The output is `y.…`; `z.…` is that of a run that nobody disturbs, which tells how long it takes.
+    """
+    began = time.monotonic()
+    ended(begin(*arguments, "z.parquet", **environment), 100)
+    whole = time.monotonic() - began
+    chance = random.Random(4)
+    moments = [(kill + chance.random()) / kills * whole for kill in range(kills)]
+    chance.shuffle(moments)
+    jobs = 1
+    while moments:
+        process = begin(*arguments, "y.parquet", **environment)
+        try:
+            process.communicate(timeout=moments[-1])
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            moments.pop()
+            continue
+        assert process.returncode == 0
+        assert Path("y.parquet").read_bytes() == Path("z.parquet").read_bytes()
+        for name in ("y.parquet", "y.parquet.manifest.jsonl"):
+            Path(name).unlink()
+        jobs += 1
+    ended(begin(*arguments, "y.parquet", **environment), 100)
+    assert Path("y.parquet").read_bytes() == Path("z.parquet").read_bytes()
+    left = {path.name for path in Path().glob("*y.parquet*")}
+    assert left == {"y.parquet", "y.parquet.manifest.jsonl"}
+    return jobs
+
+
+@pytest.mark.timeout(60 + 10 * KILLS)
+def test_killed_at_any_time_from_start_to_end(place):
+    np.save("x.npy", np.random.default_rng(2).random((ROWS, 5)))
+    environment = {"OFFLINE_COUNT": str(place / "count"), "OFFLINE_SLEEP": "0.004"}
+    arguments = [model("counted"), "x.npy", "--chunk", CHUNK, "--max-batch", 16, "--out"]
+    jobs = kill_at_any_time(arguments, KILLS, **environment)
+    assert counted(place) <= (jobs + 1) * ROWS + KILLS * CHUNK
+
+
+@pytest.mark.skipif(KILLS < 30, reason="a minute or more; make kills")
+@pytest.mark.timeout(60 + 60 * KILLS)
+def test_killed_at_any_time_with_a_keras_model(place):
+    np.save("x.npy", np.random.default_rng(2).random((ROWS, 8, 8, 3)).astype(np.float32))
+    settings_ = ("--chunk", 64, "--max-batch", 8, "--compile", "frozen")
+    kill_at_any_time([model("network"), "x.npy", *settings_, "--out"], KILLS // 2)
 
 
 def killed_at(place: Path, where: str, engine: str) -> None:

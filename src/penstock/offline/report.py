@@ -14,7 +14,8 @@ from penstock.offline.monitor import Sample
 _ADVICE = {
     s.DEVICE: "a larger batch or another precision (penstock tune), or more devices",
     s.DECODING: "more cores, images nearer to the model's size, draft=True, or arrays (.npy)",
-    s.READING: "a faster disk, fewer columns, or a format that is read faster (.npy, Parquet)",
+    s.READING: "a format that need not be parsed (.npy or Parquet; CSV, JSON lines, TFRecord and "
+    "Python objects are parsed by one core), fewer columns, or a faster disk",
     s.WRITING: "fewer or smaller outputs, another format (.npy, .arrow), or a faster disk",
     s.QUEUE: "a larger max_batch: the device waits between batches, or works for others",
     s.MAPPING: "the work of map in the model instead, as its postprocess",
