@@ -81,6 +81,7 @@ class Compiled:
         self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._samples: Samples | None = None
+        self._findings: Findings
         self._begun = False
         self._remembering = threading.Lock()
         self._entry = Entry(circumstances(graph.key, model))

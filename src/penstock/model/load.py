@@ -18,6 +18,7 @@ from penstock.config import Model, is_keras_model
 from penstock.devices.cards import amount
 from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.function import Function, Runnable
+from penstock.model.impatience import fail_at_once
 from penstock.model.live import in_memory
 from penstock.model.quiet import quieten, tidy
 from penstock.model.shortage import is_out_of_memory
@@ -34,6 +35,7 @@ def load(
     that `tune` wants to know. `tell` is told how far it is.
     """
     quieten()
+    fail_at_once()
     try:
         return _load(model, thorough, tell)
     except ModelLoadError as error:

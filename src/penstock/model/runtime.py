@@ -6,7 +6,6 @@ Modules that cannot do without TensorFlow take `tf` from here, and are imported 
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
 
 from penstock.errors import ModelLoadError
@@ -22,27 +21,6 @@ except ModuleNotFoundError as _error:
     ) from _error
 
 __all__ = ["find_keras2", "keras", "tf"]
-
-
-def fail_at_once() -> None:
-    """When a GPU has too little memory, TensorFlow tries for ten seconds, and then says so.
-
-    In a worker nothing is gained by that: a batch that does not fit is run in parts. To be called
-    before TensorFlow starts its GPUs.
-    """
-    context = importlib.import_module("tensorflow.python.eager.context")
-    of_tensorflow = context.Context._compute_gpu_options
-
-    def options(self: Any) -> Any:
-        made = of_tensorflow(self)
-        made.experimental.disallow_retry_on_allocation_failure = True
-        return made
-
-    context.Context._compute_gpu_options = options
-
-
-if "PENSTOCK_WORKER" in os.environ:
-    fail_at_once()
 
 
 def keras() -> Any:
