@@ -24,14 +24,14 @@ def _tensorflow_process_ends() -> Iterator[None]:
 
 
 def elements(feed: Feed, epoch: int = 0, start: int = 0) -> list[tuple[list[int], int]]:
-    """The y of an epoch's elements, with counts; of an endless feed up to a step of padding."""
+    """The y of an epoch's elements, with counts; of an endless feed up to its padding."""
     found: list[tuple[list[int], int]] = []
-    width = feed.share.elements
+    feed.noted.forget()
     for _x, y, _weight, count in feed.dataset(epoch, start):
+        if feed.pads and len(found) == feed.noted.count:
+            assert int(count) == 0
+            break
         found.append((y.numpy().ravel().tolist(), int(count)))
-        step = found[-width:]
-        if not feed.ends_together and len(found) % width == 0 and not any(n for _, n in step):
-            return found[:-width]
     return found
 
 
@@ -241,6 +241,39 @@ def test_a_shuffled_dataset_has_the_order_of_the_epoch_also_when_resumed() -> No
         resumed.dataset(2, start_step=1)
     two = feeds(lambda: (made(),), 2, batch_size=8)
     assert sorted(real(two[0], 1) + real(two[1], 1)) == list(range(40))
+
+
+@in_tensorflow
+def test_batches_are_as_large_as_they_were_made_where_nothing_else_is_said() -> None:
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices((np.arange(40), np.arange(40)))
+    made = rows.batch(6)
+    for dataset in (
+        made,
+        rows.padded_batch(6),
+        rows.batch(6, drop_remainder=True),
+        rows.batch(3).rebatch(6),
+        made.map(lambda a, b: (a, b), num_parallel_calls=2).cache().shuffle(9).prefetch(1).take(5),
+        made.concatenate(rows.batch(6)).with_options(tf.data.Options()),
+    ):
+        assert feed_for(dataset).share.batch_size == 6
+        assert feed_for(dataset, batch_size=4).share.batch_size == 4
+    for dataset in (made.concatenate(rows.batch(5)), rows.window(3).flat_map(lambda a, b: made)):
+        with pytest.raises(InputError, match=r"how many rows its batches have.*batch_size=…"):
+            feed_for(dataset)
+
+    class Batches:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, at: int) -> Any:
+            return np.arange(5 if at < 2 else 1), np.arange(5 if at < 2 else 1)
+
+    for seed in range(4):  # the short one may come first
+        assert feed_for(Batches(), seed=seed).share.batch_size == 5
+    assert feed_for(iter([(np.ones(7), np.ones(7))])).share.batch_size == 7
+    assert feed_for(np.ones(7)).share.batch_size == 32
 
 
 @in_tensorflow

@@ -60,8 +60,8 @@ def test_each_call_of_a_script_has_a_folder_of_its_own() -> None:
 
 
 def test_rows_of_a_micro_batch_say_how_many_there_are() -> None:
-    assert asked({}, batch_size=100, micro_batch=7).micros(workers=2, replicas=2) == 4
-    assert asked({}, batch_size=100, accumulate=3).micros(workers=2, replicas=2) == 3
+    assert asked({}, micro_batch=7).micros(100, workers=2, replicas=2) == 4
+    assert asked({}, accumulate=3).micros(100, workers=2, replicas=2) == 3
 
 
 def refused(model: Any, why: str, data: Any = None, **options: Any) -> None:

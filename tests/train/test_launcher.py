@@ -66,6 +66,21 @@ def test_colours_are_for_terminals_and_those_who_ask(launcher: Launcher) -> None
     )
 
 
+def test_a_crash_does_not_wait_for_the_scripts_threads(launcher: Launcher) -> None:
+    job = launcher.script(
+        "import threading\n"
+        "if INDEX == 1:\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    print('not lost')\n"
+        "    raise ValueError('row 7 is bad')\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert done.returncode == 1
+    assert "worker 1 failed first: ValueError: row 7 is bad" in done.stdout
+    assert "not lost" in done.stdout
+
+
 def test_a_crash_ends_the_rest_and_is_told_last(launcher: Launcher) -> None:
     job = launcher.script(
         "if INDEX == 1:\n"

@@ -50,6 +50,9 @@ nothing = np.zeros((len(own), 1), "float32")
 of_files = tf.data.TextLineDataset(files).map(row).batch(5)
 of_own = tf.data.Dataset.from_tensor_slices((own, nothing)).batch(4)
 told = {}
+validation = (np.eye(ROWS, dtype="float32"), np.zeros((ROWS, 1), "float32"))
+batches = []
+heard = keras.callbacks.LambdaCallback(on_train_batch_end=lambda at, logs: batches.append(at))
 for name, shard, data in (
     ("file", "file", (of_files,)),
     ("auto", "auto", (of_files,)),
@@ -57,8 +60,16 @@ for name, shard, data in (
     ("arrays", "off", (own, nothing)),
 ):
     options = dict(batch_size=4, epochs=2, shuffle=name == "arrays", verbose=0, timeout=30)
+    options |= dict(validation_data=validation, callbacks=[heard])
     history = penstock.train.fit(build, *data, shard=shard, **options)
-    told[name] = [history.model.get_weights()[0].ravel().tolist(), history.report["shard"]]
+    steps = history.report["steps"], len(batches), history.history["val_loss"]
+    told[name] = [history.model.get_weights()[0].ravel().tolist(), history.report["shard"], steps]
+    batches.clear()
+try:
+    fewer = of_own if INDEX else of_files
+    penstock.train.fit(build, fewer, shard="data", batch_size=4, verbose=0, timeout=30)
+except penstock.errors.ConfigError as error:
+    told["fewer"] = str(error)
 
 from penstock.train import agreement, strategies
 place = strategies.place("multiworker")
@@ -80,7 +91,14 @@ def test_every_row_is_trained_on_exactly_once_an_epoch(launcher: Launcher) -> No
     for index in range(2):
         told = json.loads((launcher.place / f"told-{index}").read_text())
         assert told.pop("largest") == [4, 8]  # also where it is not the chief's
-        policies = {name: policy for name, (_, policy) in told.items()}
+        assert f"epoch 1 differ: the chief has 4, worker {index} has {(4, 1)[index]}" in told.pop(
+            "fewer"
+        )
+        policies = {name: policy for name, (_, policy, _) in told.items()}
         assert policies == {"file": "file", "auto": "file", "off": "off", "arrays": "off"}
-        for name, (counts, _) in told.items():
+        for name, (counts, _, (steps, heard, losses)) in told.items():
             assert counts == [2.0] * 13, name
+            assert (steps, heard) == (10, 10), name  # 9 rows of one worker, two a step
+            # A loss is a sum: -1 a row, then -2. Those of batches are averaged by their rows.
+            one = (3 * 4 * 4 + 1) / 13 if policies[name] == "file" else (6 * 4 * 4 + 2 * 2) / 26
+            assert losses == pytest.approx([-one, -2 * one]), name

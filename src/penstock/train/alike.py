@@ -19,7 +19,7 @@ def check_alike(place: Place, options: Options, feed: Any, micros: int, validate
     facts = {
         "steps an epoch": feed.steps,
         "shard": feed.policy,
-        "batch_size": options.batch_size,
+        "batch_size": feed.share.batch_size,
         "epochs": options.epochs,
         "initial_epoch": options.initial_epoch,
         "micro-batches": "auto" if options.micro_batch == "auto" else micros,

@@ -35,6 +35,7 @@ class Assembly:
     model: Any
     place: Place
     options: Options
+    batch_size: int = 0  # of one change of the weights, on all workers
     micros: int = 1
     jit: bool | str = False
     through: Any = None  # what computes the model forward; itself, as a rule
@@ -45,11 +46,13 @@ class Assembly:
         options, where = self.options, self.place
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self.seed = agreed(where, 0 if options.deterministic and options.seed is None else drawn)
-        self.micros = options.micros(where.workers, where.local)
         keeper = Keeper(options, where)
         if keeper.newest is not None:
             self.seed = int(keeper.newest.facts["seed"])
-        feed = self._feed(data, options.batch_size, self.micros, training=True)
+        feed = self._feed(data, options.batch_size, 1, training=True)
+        self.batch_size = feed.share.batch_size
+        self.micros = options.micros(self.batch_size, where.workers, where.local)
+        feed = feed.recut(self.micros)
         check_alike(where, options, feed, self.micros, validation_data is not None)
         self._spec = feed.dataset(0).element_spec[:3]
         with where.scope():
@@ -110,7 +113,7 @@ class Assembly:
 
     # Data
 
-    def _feed(self, data: Any, batch_size: int, micros: int, training: bool) -> Any:
+    def _feed(self, data: Any, batch_size: int | None, micros: int, training: bool) -> Any:
         where = self.place
         return feed_for(
             *data,
@@ -120,7 +123,7 @@ class Assembly:
             micros=micros,
             shuffle=self.options.shuffle and training,
             seed=self.seed,
-            shard=self.options.shard,
+            shard=self.options.shard if training else _of_validation(self.options.shard),
             training=training,
         )
 
@@ -134,7 +137,7 @@ class Assembly:
             )
         size, micros = self.options.validation_batch_size, 1
         if size is None:
-            size, micros = self.options.batch_size, self.micros  # pieces that fit in training
+            size, micros = self.batch_size, self.micros  # pieces that fit in training
         feed = self._feed(parts, size, micros, training=False)
         jit = self.model.jit_compile if self.jit == "auto" else self.jit
         return Validation(self.model, self.place, self.tally, feed, listeners, bool(jit))
@@ -159,11 +162,11 @@ class Assembly:
             self.tally,
             feed.dataset(0).element_spec,
             micros=self.micros,
-            rows=options.batch_size / pieces,
+            rows=self.batch_size / pieces,
             jit=jit,
             scale=self.scale,
             clip_norm=options.clip_norm,
-            may_be_empty=not feed.ends_together,
+            may_be_empty=feed.pads,
             through=self.through,
         )
 
@@ -179,7 +182,7 @@ class Assembly:
         """The feed, in micro-batches that fit, where that is asked for."""
         if self.options.micro_batch != "auto":
             return feed
-        place, rows = self.place, self.options.batch_size
+        place, rows = self.place, self.batch_size
         self.micros = 2
         found = micros_that_fit(lambda: self._way(feed, False), self.model, place, feed, rows)
         self.micros = largest(place, found)
@@ -187,7 +190,7 @@ class Assembly:
 
     def _smaller(self, run: Run, error: Exception) -> bool:
         """After an out-of-memory: twice the micro-batches, if they can be smaller."""
-        if self.micros * self.place.local >= self.options.batch_size:
+        if self.micros * self.place.local >= self.batch_size:
             return False
         run.step.undo()
         self.micros *= 2
@@ -216,9 +219,9 @@ class Assembly:
             "replicas": where.replicas,
             "reduce": where.reduction,
             "shard": feed.policy,
-            "batch_size": options.batch_size,
+            "batch_size": self.batch_size,
             "micros": self.micros,
-            "micro_batch": -(-options.batch_size // pieces),
+            "micro_batch": -(-self.batch_size // pieces),
             "precision": options.precision or self.model.dtype_policy.name,
             **_compiled_way(loop.run.step),
             "remat": self.options.remat if isinstance(self.options.remat, bool | str) else True,
@@ -227,7 +230,7 @@ class Assembly:
             "steps": loop.at.step,
             "resumed_at_step": resumed or None,
             "steps_per_second": round(loop.steps_taken / train, 3) if train else None,
-            "rows_per_second": round(loop.steps_taken * options.batch_size / train, 1),
+            "rows_per_second": round(loop.steps_taken * self.batch_size / train, 1),
             "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
             **self.told,
         }
@@ -238,6 +241,11 @@ def _compiled_way(step: Any) -> dict[str, Any]:
     if isinstance(step, Tried):
         return {"jit": bool(step.contest.compiled), "jit_trial": step.contest.report()}
     return {"jit": step.jit}
+
+
+def _of_validation(shard: str) -> str:
+    """Files are shared where there are some; what is validated on may lie elsewhere."""
+    return "auto" if shard == "file" else shard
 
 
 def _or_none(spec: Any) -> Any:

@@ -41,7 +41,7 @@ class Coordinated:
         self._strategy = coordinator.strategy
         self._handed = Steps(coordinator, found, options.timeout, patience)
         self._place = Place(self._strategy, "parameter_server", workers=1, cluster=found)
-        self._micros = options.micros(1, 1)
+        self._batch_size, self._micros = 0, 1
         self._example: Any = None
 
     def trained(self, data: Any, validation_data: Any, callbacks: Any) -> History:
@@ -52,6 +52,9 @@ class Coordinated:
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self._seed = int(newest.facts["seed"]) if newest is not None else drawn
         feed = self._feed(data, options.batch_size, training=True)
+        self._batch_size = feed.share.batch_size
+        self._micros = options.micros(self._batch_size, 1, 1)
+        feed = feed.recut(self._micros)
         self._example = feed.dataset(0).element_spec[:3]
         with self._strategy.scope():
             self.build(model)
@@ -102,13 +105,12 @@ class Coordinated:
         )
         model._symbolic_build(data_batch=spec)
 
-    def _feed(self, data: Any, batch_size: int, training: bool) -> Any:
+    def _feed(self, data: Any, batch_size: int | None, training: bool) -> Any:
         return feed_for(
             *data,
             batch_size=batch_size,
             replicas=1,
             worker=(0, 1),
-            micros=self._micros if training else 1,
             shuffle=self._options.shuffle and training,
             seed=self._seed,
             shard="off" if self._options.shard == "off" else "auto",
@@ -139,7 +141,7 @@ class Coordinated:
         total: Any = 0.0
         losses: Any = 0.0
         taken: Any = 0.0
-        rows = self._options.batch_size / self._micros
+        rows = self._batch_size / self._micros
         for x, y, given, count in pieces:
             weight = weighing.sample_weight(y, given)
             with tf.GradientTape() as tape:
@@ -179,7 +181,7 @@ class Coordinated:
                 f"got {len(parts)} parts"
             )
         options = self._options
-        size = options.validation_batch_size or options.batch_size
+        size = options.validation_batch_size or self._batch_size
         feed = self._feed(parts, size, training=False)
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
@@ -219,14 +221,14 @@ class Coordinated:
             "replicas": self._found.size,
             "reduce": "none",
             "shard": policy,
-            "batch_size": options.batch_size,
+            "batch_size": self._batch_size,
             "micros": self._micros,
             "precision": options.precision or self._model.dtype_policy.name,
             "seed": self._seed,
             "steps": loop.at.step,
             "resumed_at_step": resumed or None,
             "steps_per_second": round(loop.steps_taken / train, 3),
-            "rows_per_second": round(loop.steps_taken * options.batch_size / train, 1),
+            "rows_per_second": round(loop.steps_taken * self._batch_size / train, 1),
             "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
         }
 

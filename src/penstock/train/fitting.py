@@ -21,7 +21,7 @@ def fit(
     x: Any = None,
     y: Any = None,
     *,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     epochs: int = 1,
     validation_data: Any = None,
     callbacks: Any = None,
@@ -55,7 +55,8 @@ def fit(
 
     `model` is a Keras model, or a function without arguments that makes and compiles one.
     `batch_size` is the global batch: the rows of one change of the weights, whatever the number of
-    workers, replicas and micro-batches. See `docs/train.md` for the rest.
+    workers, replicas and micro-batches; where none is given, the data's own, or 32. See
+    `docs/train.md` for the rest.
     """
     given = dict(locals())
     beside = ("model", "x", "y", "validation_data", "callbacks", "sample_weight")

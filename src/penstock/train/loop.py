@@ -22,7 +22,7 @@ import numpy as np
 
 from penstock.errors import TrainingError
 from penstock.model.runtime import keras, tf
-from penstock.train.agreement import agreed
+from penstock.train.agreement import agreed, check_same
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.intake import iterator_of
 from penstock.train.jit import NotCompiled
@@ -109,8 +109,7 @@ class Loop:
     def _steps(self) -> None:
         """The rest of an epoch."""
         run, at = self.run, self.at
-        iterator = self._iterator()
-        lagging: Any = None
+        iterator, begun = self._iterator(), at.in_epoch
         while run.feed.steps is None or at.in_epoch < run.feed.steps:
             run.listeners.tell("train_batch_begin", at.in_epoch, {})
             if run.watch is not None:
@@ -122,13 +121,11 @@ class Loop:
             except (NotCompiled, tf.errors.OpError) as error:
                 if not self._recovered(error):
                     raise
-                iterator = self._iterator()
+                iterator, begun = self._iterator(), at.in_epoch
                 continue
-            if not run.feed.ends_together:
-                # The step before: its result is there already, and one more step changes nothing.
-                if lagging is not None and float(lagging) == 0:
-                    break
-                lagging = rows
+            if self._was_empty(rows, at.in_epoch - begun):
+                self._check_ends()
+                break
             self._counted = counted or None
             at.in_epoch += 1
             at.step += 1
@@ -139,6 +136,25 @@ class Loop:
                 self._save()
             if self._stops():
                 break
+
+    def _was_empty(self, rows: Any, before: int) -> bool:
+        """Whether nobody had a row for a step, after so many: as long as there are own ones, that
+        is known without waiting for the device. It has changed nothing."""
+        feed = self.run.feed
+        if not feed.pads or feed.noted.count > before * feed.share.elements:
+            return False
+        return float(rows) == 0
+
+    def _check_ends(self) -> None:
+        """Refuse data sets that should have been the same on all workers, and were not."""
+        run, feed = self.run, self.run.feed
+        if feed.ends_together:
+            check_same(
+                run.place,
+                feed.noted.count // feed.share.elements,
+                'with shard="data" every worker must be given the same data set (for one of each '
+                f'worker\'s own say shard="off"). The batches of epoch {self.at.epoch + 1} differ',
+            )
 
     def _stops(self) -> bool:
         """In the middle of an epoch; of several workers all at the same step, as the chief says."""
@@ -162,6 +178,7 @@ class Loop:
         return True
 
     def _iterator(self) -> Any:
+        self.run.feed.noted.forget()
         return iterator_of(self.run.feed, self.run.place, self.at.epoch, self.at.in_epoch)
 
     def _end_of_epoch(self, began: float) -> dict[str, float]:

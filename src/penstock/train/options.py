@@ -30,7 +30,7 @@ _calls: collections.Counter[str] = collections.Counter()  # of `fit`, by the env
 class Options:
     """All of `fit`'s settings but the model and the data."""
 
-    batch_size: int = 32
+    batch_size: int | None = None  # the data's own, else 32
     epochs: int = 1
     initial_epoch: int = 0
     shuffle: bool = True
@@ -59,10 +59,10 @@ class Options:
     summary: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "accumulate", "keep", "pack_bytes", "validation_freq"):
+        for name in ("epochs", "accumulate", "keep", "pack_bytes", "validation_freq"):
             _at_least(1, name, getattr(self, name))
         _at_least(0, "initial_epoch", self.initial_epoch)
-        for name in ("validation_batch_size", "checkpoint_every"):
+        for name in ("batch_size", "validation_batch_size", "checkpoint_every"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))
         if isinstance(self.strategy, str):
@@ -101,11 +101,11 @@ class Options:
                 f"and micro_batch={self.micro_batch!r}"
             )
 
-    def micros(self, workers: int, replicas: int) -> int:
+    def micros(self, batch_size: int, workers: int, replicas: int) -> int:
         """Micro-batches a step on each of so many replicas; 1 where that is yet to be measured."""
         if not isinstance(self.micro_batch, int):
             return self.accumulate
-        rows = -(-self.batch_size // (workers * replicas))
+        rows = -(-batch_size // (workers * replicas))
         return -(-rows // self.micro_batch)
 
 

@@ -68,7 +68,7 @@ class Validation:
                 return False
             total = counts[0] if len(counts) == 1 else tf.add_n(counts)
             # A worker whose own rows have ended counts only padding from there on.
-            if not self._feed.ends_together and float(total[1]) == 0:
+            if self._feed.pads and float(total[1]) == 0:
                 break
             self._losses.add(total)
             self._tell("test_batch_end", step, Logs(self._so_far))

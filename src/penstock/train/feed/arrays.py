@@ -68,7 +68,9 @@ class RowsFeed(Feed):
         made = tf.data.Dataset.from_tensor_slices((starts, stops, counts)).map(
             piece, num_parallel_calls=min(_THREADS, os.cpu_count() or 1), deterministic=True
         )
-        return made_ready(made if self.ends_together else then_padding(made), self.share)
+        return made_ready(
+            then_padding(made.map(self.noted.each)) if self.pads else made, self.share
+        )
 
     def order(self, epoch: int) -> Array | None:
         """The rows' numbers as they come in an epoch; nothing, where they come as they are."""

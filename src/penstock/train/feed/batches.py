@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,14 +19,23 @@ _ROLES = ("x", "y", "sample_weight")
 Batches = Callable[[int, int], Iterator[list[Array]]]  # (epoch, start row) to flat batches
 
 
-def batches_feed(x: Any, share: Share, seed: int | None, shard: str) -> DatasetFeed:
-    """The feed of something that gives batches: `x`, `(x, y)` or `(x, y, sample_weight)`."""
+def batches_feed(
+    x: Any, share: Share, seed: int | None, shard: str, own: bool = False
+) -> DatasetFeed:
+    """The feed of something that gives batches: `x`, `(x, y)` or `(x, y, sample_weight)`.
+
+    `own`: a step takes as many rows as the first of them has.
+    """
     begin = _once(x) if isinstance(x, Iterator) else _anew(x, seed)
     first = next(begin(0), None)
     if first is None:
         raise InputError("expected at least one batch to train on, got none")
     if isinstance(x, Iterator):
         begin = _once(itertools.chain([first], x))
+
+    if own:
+        like = x[0] if _is_indexed(x) else first  # in another order the last one may come first
+        share = dataclasses.replace(share, batch_size=len(flat(_example(like))[0]))
 
     def batches(epoch: int, start: int) -> Iterator[list[Array]]:
         for batch in begin(epoch):
@@ -108,7 +118,7 @@ def _anew(x: Any, seed: int | None) -> Callable[[int], Iterator[Any]]:
 
     def begin(epoch: int) -> Iterator[Any]:
         nonlocal ended
-        if not (hasattr(x, "__getitem__") and hasattr(x, "__len__")):
+        if not _is_indexed(x):
             return iter(x() if callable(x) else x)
         for _ in range(ended, epoch):
             getattr(x, "on_epoch_end", lambda: None)()
@@ -119,3 +129,7 @@ def _anew(x: Any, seed: int | None) -> Callable[[int], Iterator[Any]]:
         return (x[int(at)] for at in order)
 
     return begin
+
+
+def _is_indexed(x: Any) -> bool:
+    return hasattr(x, "__getitem__") and hasattr(x, "__len__")

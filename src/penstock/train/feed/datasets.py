@@ -24,6 +24,19 @@ from penstock.errors import ConfigError, InputError
 from penstock.train.feed.feed import Feed, Share, made_ready
 from penstock.train.feed.padding import then_padding
 
+# What may be done with batches without changing how many rows they have, as a rule.
+_KEEP_BATCHES: tuple[str, ...] = (
+    "Map",
+    "ParallelMap",
+    "Prefetch",
+    "Shuffle",
+    "Repeat",
+    "Cache",
+    "Take",
+    "Skip",
+)
+_KEEP_BATCHES += ("Filter", "Options", "Concatenate", "Zip", "Shard", "AssertCardinality")
+
 Read = Callable[[int, int, int], Any]  # (epoch, start row, rows a batch) to batches
 
 
@@ -51,7 +64,7 @@ class DatasetFeed(Feed):
         batches = self.read(epoch, start_step * size, size)
         whole = share.elements == 1 and (share.workers == 1 or not self.ends_together)
         made = batches.map(_counted) if whole else batches.flat_map(self._pieces)
-        return made_ready(made if self.ends_together else then_padding(made), share)
+        return made_ready(then_padding(made.map(self.noted.each)) if self.pads else made, share)
 
     def _pieces(self, *batch: Any) -> Any:
         """A batch as its pieces; an empty one is its first row, with count 0."""
@@ -105,8 +118,10 @@ def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
         return ordered.rebatch(size).skip(start_row // size)
 
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise InputError("expected a data set that ends, as an epoch does; got one repeated for "
-                         "ever: pass dataset.take(batches)")  # fmt: skip
+        raise InputError(
+            "expected a data set that ends, as an epoch does; got one repeated for ever: pass it "
+            "without repeat(), and as many epochs as there are to be"
+        )
     return DatasetFeed(share, policy, read)
 
 
@@ -222,6 +237,34 @@ def _files(dataset: Any) -> int:
     spec = dataset.element_spec
     listed = isinstance(spec, tf.TensorSpec) and spec.dtype == tf.string and spec.shape.rank == 0
     return int(dataset.cardinality()) if listed and not dataset._inputs() else 0
+
+
+def own_batch(dataset: Any) -> int:
+    """How many rows its batches have, as it was made."""
+    _check(dataset)
+    found = _batch_of(dataset)
+    if found is None:
+        raise InputError(
+            "expected a data set that tells how many rows its batches have, or a batch_size; got "
+            f"{dataset.element_spec}, made in a way that does not: pass fit(…, batch_size=…)"
+        )
+    return found
+
+
+def _batch_of(dataset: Any) -> int | None:
+    """How many rows the batches of a data set have; `None` where it does not tell."""
+    import tensorflow as tf
+
+    known = {part.shape[0] for part in tf.nest.flatten(dataset.element_spec) if part.shape.rank}
+    if len(known) == 1 and None not in known:
+        return int(known.pop())
+    size = getattr(dataset, "_batch_size", getattr(dataset, "_batch_sizes", None))
+    if size is not None:
+        return int(size) if tf.rank(size) == 0 else None
+    if type(dataset).__name__.removeprefix("_").removesuffix("Dataset") not in _KEEP_BATCHES:
+        return None
+    sizes = {_batch_of(source) for source in dataset._inputs()}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_unseeded(shuffle: Any) -> bool:

@@ -5,16 +5,19 @@ A step takes one global batch. For it, a worker's data set has `micros` × `repl
 rows that count: where there is no row for a replica, it gets one that is padding, with count 0.
 Components that do not exist are `None`.
 
-Where workers may run out of rows at different steps (`ends_together` is false), a data set goes on
-with padding for ever: training stops at the step to which nobody contributed a row.
+Where workers may run out of rows at different steps, a data set goes on with padding for ever
+(`pads`): training stops at the step to which nobody contributed a row. So it does where only
+reading tells how many steps there are: what all should have alike, they may not have.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
+
+import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.train.feed.cut import split
@@ -53,12 +56,34 @@ class Share:
         return self.micros * self.replicas
 
 
+class Noted:
+    """How many elements there were before padding, as far as they were made ready."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def forget(self) -> None:
+        """Before an epoch is begun, or taken up."""
+        self.count = 0
+
+    def each(self, *element: Any) -> Any:
+        """To be mapped over a data set."""
+        import tensorflow as tf
+
+        def note() -> Any:
+            self.count += 1
+            return np.int32(0)
+
+        return (*element[:3], element[3] + tf.reshape(tf.numpy_function(note, [], tf.int32), []))
+
+
 @dataclass(frozen=True)
 class Feed(abc.ABC):
     """Rows for training or validation. `policy` says how they are shared among the workers."""
 
     share: Share
     policy: str
+    noted: Noted = field(default_factory=Noted, kw_only=True, compare=False)
 
     @property
     @abc.abstractmethod
@@ -69,6 +94,11 @@ class Feed(abc.ABC):
     @abc.abstractmethod
     def ends_together(self) -> bool:
         """Whether all workers have equally many steps."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether data sets go on with padding behind their end."""
+        return not self.ends_together or (self.share.workers > 1 and self.rows is None)
 
     @abc.abstractmethod
     def dataset(self, epoch: int, start_step: int = 0) -> Any:

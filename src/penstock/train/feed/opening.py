@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from penstock.errors import ConfigError, InputError
 from penstock.train.feed.feed import Feed, Share
 
+_BATCH = 32  # as in Keras
 SHARDS = ("auto", "data", "file", "off")
 
 
@@ -17,7 +19,7 @@ def feed_for(
     y: Any = None,
     sample_weight: Any = None,
     *,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     replicas: int = 1,
     worker: tuple[int, int] = (0, 1),
     micros: int = 1,
@@ -27,6 +29,8 @@ def feed_for(
     training: bool = True,
 ) -> Feed:
     """The feed of some data. `worker` is this worker's index and how many there are.
+
+    Where no `batch_size` is given, data that comes in batches keeps its own; others have 32 rows.
 
     All workers call it with the same data, except for `shard="off"`: each its own. Only training
     shuffles, and only what has no order of its own making (as `tf.data` and generators have).
@@ -38,14 +42,16 @@ def feed_for(
 
     if shard not in SHARDS:
         raise ConfigError(f"shard: expected one of {', '.join(SHARDS)}; got {shard!r}")
-    share = Share(batch_size, replicas, *worker, micros)
+    share = Share(_BATCH if batch_size is None else batch_size, replicas, *worker, micros)
     order = seed if shuffle and training else None
     if x is None:
         raise InputError("x: expected data to train on, got nothing")
     if is_dataset(x):
-        from penstock.train.feed.datasets import dataset_feed
+        from penstock.train.feed.datasets import dataset_feed, own_batch
 
         _alone(y, sample_weight, "a data set")
+        if batch_size is None:
+            share = dataclasses.replace(share, batch_size=own_batch(x))
         return dataset_feed(x, share, shard)
     if shard == "file":
         raise ConfigError(
@@ -66,7 +72,7 @@ def feed_for(
         from penstock.train.feed.batches import batches_feed
 
         _alone(y, sample_weight, "a generator of batches")
-        return batches_feed(x, share, order, shard)
+        return batches_feed(x, share, order, shard, own=batch_size is None)
     raise InputError(
         "x: expected arrays, a tf.data.Dataset, a source of penstock.data, files, or something "
         f"that gives batches; got a {type(x).__name__}"

@@ -9,13 +9,14 @@ cluster themselves are left alone.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.model.watching import watch
 
@@ -40,8 +41,15 @@ def main() -> None:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # without this file's frame
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.stderr.flush()
-        sys.exit(1)
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """At once: Python would wait for the script's threads, and the other tasks for this one."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(1)
 
 
 def _join_first(load: Callable[[], None], context: Any) -> None:
