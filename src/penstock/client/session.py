@@ -5,8 +5,9 @@ Callers' threads lease slots, write their rows and send `Submit` (`send_piece`);
 again only by its request's terminal message, whatever became of the caller meanwhile. When the
 connection ends, every open call fails with `EngineClosed` and the segments are abandoned.
 
-Requests that are made while others are on their way are gathered and sent together: when the caller
-waits for an answer, when there are enough of them, or after half a millisecond.
+Requests that are made while others are on their way, or after several answers came together, are
+gathered and sent together: when the caller waits for an answer, when there are enough of them, or
+after half a millisecond.
 
 One lock guards everything that both sides touch. Whoever waits for a slot, a credit or the engine's
 state is told of each change. It is never held while rows are copied or answers are resolved.
@@ -88,6 +89,7 @@ class Session:
         self._change_awaited = False
         self._writing = 0  # slots that callers are writing just now
         self._outbox: list[bytes] = []  # requests to be sent together
+        self._likely = 0  # requests that will be made at once: as many as were answered together
         sock = rendezvous.dial(path)
         try:
             self.channel = Channel(sock, _BACKLOG)
@@ -253,12 +255,10 @@ class Session:
                     call.deadline,
                 )
             )
+            self._likely -= 1
             gathered = len(outbox)
-            if (
-                gathered == len(self.pending)  # nothing else is on its way
-                or gathered >= _TOGETHER
-                or piece.input_bytes >= _LARGE
-            ):
+            alone = gathered == len(self.pending) and self._likely <= 0
+            if alone or gathered >= _TOGETHER or piece.input_bytes >= _LARGE:
                 self._send_outbox()
 
     def _layout_of(self, kind: Kind) -> int:
@@ -301,6 +301,7 @@ class Session:
     def free(self, pieces: list[Piece]) -> None:
         """The requests of these pieces have ended: their slots may be used again."""
         with self.lock:
+            self._likely = len(pieces)
             for piece in pieces:
                 self.pending.pop(piece.number, None)
                 piece.call.open_pieces.pop(piece.number, None)

@@ -54,9 +54,8 @@ class Answers:
         self.refused: Counter[str] = Counter()
 
     def done(self, request: Request, layout: Signature) -> None:
-        """The usual end: all rows answered, in the slot."""
+        """The usual end: all rows were answered, in the slot, and the request has ended."""
         client = request.client
-        request.end()
         del client.requests[request.number]
         self.ended["done"] += 1
         if client.gone:

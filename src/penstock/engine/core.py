@@ -16,6 +16,7 @@ import dataclasses
 import itertools
 import json
 import weakref
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from penstock.config import DEFAULT_BATCH, EngineConfig, Model
@@ -437,22 +438,23 @@ class Core:
         self.counters[lane.model].ran(batch, record, now)
         if self.trace.on:
             self.trace.ran(worker.index, batch, record, began, now)
-        for job in batch.jobs:
-            self.batcher.answered(lane, job.fairness, job.rows, now)
+        for fairness, rows in _by_caller(batch.jobs):
+            self.batcher.answered(lane, fairness, rows, now)
         if record.layout:
             signature = worker.output_layouts[record.layout]
             for job in batch.jobs:
-                if self.came_back(job):
+                request = job.owner
+                if request.answered(job.rows):
+                    if request.segment.unuse():
+                        self.release(request.segment)
+                    self.answers.done(request, signature)
+                elif self.came_back(job):
                     self._settle(job, signature)
         else:
             self._settle_in_parts(worker, batch)
 
     def _settle(self, job: Job, signature: Signature) -> None:
         request = job.owner
-        if job.rows == request.rows:
-            request.settled(job.rows)
-            self.answers.done(request, signature)
-            return
         request.parts.append(PartRecord(job.start, job.rows, signature, 0, -1))
         if request.settled(job.rows):
             self.answers.finish(request)
@@ -481,6 +483,17 @@ class Core:
                     over = request.settled(outcome.rows)
             if over:
                 self.answers.finish(request)
+
+
+def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:
+    """Whose rows these are, and how many: a caller's lie together."""
+    caller, rows = jobs[0].fairness, 0
+    for job in jobs:
+        if job.fairness != caller:
+            yield caller, rows
+            caller, rows = job.fairness, 0
+        rows += job.rows
+    yield caller, rows
 
 
 def _seed(lane: Lane, card: Card) -> None:

@@ -28,14 +28,14 @@ class Recent:
         self._before = [0] * _BUCKETS
         self._since = 0
 
-    def add(self, nanoseconds: int) -> None:
-        """Something took that long."""
+    def add(self, nanoseconds: int, times: int = 1) -> None:
+        """Something took that long, so many times."""
         if nanoseconds < 8:
-            self._counts[max(nanoseconds, 0)] += 1
+            self._counts[max(nanoseconds, 0)] += times
             return
         size = nanoseconds.bit_length()
         at = (size - 3 << 3) + (nanoseconds >> size - 4 & 7)
-        self._counts[at if at < _BUCKETS else _BUCKETS - 1] += 1
+        self._counts[at if at < _BUCKETS else _BUCKETS - 1] += times
 
     def turn(self, now: int) -> None:
         """Let what is older than the window go."""
@@ -84,6 +84,7 @@ class ModelCounters:
         self._run = Recent()
         self._total = Recent()
         self._stages = {name: Recent() for name in STAGES}
+        self._turn_at = 0  # when to look whether something is too old
 
     def sent(self, rows: int, closed: Closed) -> None:
         """A batch was sent to a worker."""
@@ -96,26 +97,38 @@ class ModelCounters:
         self.rows += batch.rows
         self.padding += max(record.size - batch.rows, 0)
         self.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
-        for recent in (self._queue, self._run, self._total):
-            recent.turn(now)
-        self._run.add(now - batch.sent)
-        for name, taken in zip(
-            STAGES, (record.gather_ns, record.run_ns, record.scatter_ns), strict=True
-        ):
-            self._stages[name].turn(now)
-            self._stages[name].add(taken)
-        queue, total = self._queue.add, self._total.add
+        self._turn(now)
         sent = batch.sent
-        for job in batch.jobs:
-            admitted = job.owner.admitted
-            queue(sent - admitted)
-            total(now - admitted)
+        self._run.add(now - sent)
+        gather, model, scatter = self._stages.values()
+        gather.add(record.gather_ns)
+        model.add(record.run_ns)
+        scatter.add(record.scatter_ns)
+        admitted, together = batch.jobs[0].owner.admitted, 0
+        for job in batch.jobs:  # those that came in one message waited as long as each other
+            if job.owner.admitted != admitted:
+                self._waited(admitted, together, sent, now)
+                admitted, together = job.owner.admitted, 0
+            together += 1
+        self._waited(admitted, together, sent, now)
+
+    def _waited(self, admitted: int, requests: int, sent: int, now: int) -> None:
+        self._queue.add(sent - admitted, requests)
+        self._total.add(now - admitted, requests)
+
+    def _turn(self, now: int) -> None:
+        if now >= self._turn_at:
+            self._turn_at = now + _WINDOW // 8
+            for recent in self._times().values():
+                recent.turn(now)
+
+    def _times(self) -> dict[str, Recent]:
+        return {"queue": self._queue, "run": self._run, "total": self._total, **self._stages}
 
     def report(self, now: int) -> dict[str, Any]:
         """As `penstock.statistics.ModelStatistics` names it."""
         times = {}
-        kept = {"queue": self._queue, "run": self._run, "total": self._total, **self._stages}
-        for name, recent in kept.items():
+        for name, recent in self._times().items():
             recent.turn(now)
             times[name] = recent.percentiles(0.5, 0.9, 0.99)
         return {

@@ -100,6 +100,17 @@ class Request:
         self.running += 1
         self.attempts += 1
 
+    def answered(self, rows: int) -> bool:
+        """A job of so many rows came back answered. Returns whether those were all its rows and
+        nobody has lost interest: then it has ended."""
+        if rows != self.rows or self.cancelled:
+            return False
+        assert self.running == 1
+        assert self.unsettled == rows
+        self.running = self.unsettled = 0
+        self.end()
+        return True
+
     def returned(self) -> None:
         """One of its jobs came back from a worker, done or not."""
         assert self.running > 0

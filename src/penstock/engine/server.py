@@ -234,22 +234,21 @@ class Server:
                 self._poller.add(connection.pidfd, partial(self._client_exited, connection))
 
     def _client_exited(self, connection: Connection, _: int) -> None:
-        self._from_client(connection, 0)  # its last words
+        self._from_client(connection, 0, drain=True)  # its last words
         self._drop(connection, "its process exited")
 
-    def _from_client(self, connection: Connection, _: int) -> None:
+    def _from_client(self, connection: Connection, _: int, drain: bool = False) -> None:
         try:
             if connection.writing:
                 connection.channel.flush()
                 self._watch_writing(connection)
-            now = time.monotonic_ns()
-            for _ in range(_MESSAGES_AT_ONCE):
+            for _ in range(_MESSAGES_AT_ONCE if drain else 1):  # the poller calls again for more
                 if connection.dropped:
                     return
                 received = connection.channel.receive()
                 if received is None:
                     return
-                self._core.take_client(connection.number, *received, now)
+                self._core.take_client(connection.number, *received, time.monotonic_ns())
         except Oversized as error:
             self.disconnect(connection.number, str(error))
         except Closed as error:

@@ -298,16 +298,18 @@ class Queue:
             levels = lane.levels
             level = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
             line = level.next_line(lane.quantum)
-            job = line.jobs[0]
-            if jobs and (job.rows > room or job.rows == 0):
-                break
-            line.jobs.popleft()
-            line.left -= _charged(job)
-            self._left(job, level)
-            jobs.append(job)
-            room -= job.rows
-            if room <= 0 or job.rows == 0:
-                break
+            waiting = line.jobs
+            while waiting and line.left > 0:  # its turn
+                job = waiting[0]
+                if jobs and (job.rows > room or job.rows == 0):
+                    return jobs
+                waiting.popleft()
+                line.left -= _charged(job)
+                self._left(job, level)
+                jobs.append(job)
+                room -= job.rows
+                if room <= 0 or job.rows == 0:
+                    return jobs
         return jobs
 
     def put_back(self, jobs: Sequence[Job]) -> None:
