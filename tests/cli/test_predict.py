@@ -50,6 +50,14 @@ def test_rows_that_fail_make_it_end_with_3(shop, rows):
     assert "max_errors is 0" in stopped.stderr
 
 
+def test_csv_without_names(shop):
+    (shop.place / "x.csv").write_text("1.5,2\n3.5,4\n")
+    (shop.place / "m.py").write_text("def f(x):\n    return x['a'] + x['b']\n")
+    done = shop.run("predict", "m:f", "x.csv", "--header", "a, b", "--out", "y.npy")
+    assert done.returncode == 0, done.stderr
+    assert np.load(shop.place / "y.npy").tolist() == [3.5, 7.5]
+
+
 def test_shards_and_merge(shop, rows):
     shop.run("predict", "shop:double", "x.npy", "--out", "whole.parquet")
     for shard in ("1/2", "2/2"):

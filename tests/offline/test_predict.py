@@ -480,11 +480,40 @@ def test_an_option_that_was_wrong_can_be_put_right_while_nothing_is_done(x, engi
     assert report.written == 1000
 
 
-def test_a_file_of_somebody_else_is_not_written_over(x, engine, place):
-    Path("y.npy").write_text("mine")
-    with pytest.raises(ConfigError, match="there already"):
+@pytest.mark.parametrize("name", ["y.npy", "y.keys.npy", "y.npy.errors.jsonl"])
+def test_a_file_of_somebody_else_is_not_written_over(x, engine, place, name):
+    Path(name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"{name} is there already"):
         penstock.predict("scores", x, "y.npy", engine=engine)
-    assert sorted(path.name for path in place.iterdir()) == ["y.npy"]
+    assert sorted(path.name for path in place.iterdir()) == [name]
+    assert Path(name).read_text() == "mine"
+    assert penstock.predict("scores", x, "y.npy", engine=engine, restart=True).written == 1000
+
+
+def test_outputs_of_one_name_in_one_work_folder(x, engine, place):
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+    penstock.predict("scores", x, "a/y.npy", engine=engine, work="work")
+    with pytest.raises(ConfigError, match=r"another output of this name, .*/a/y\.npy"):
+        penstock.predict("scores", x, "b/y.npy", engine=engine, work="work")
+    assert penstock.predict("scores", x, "a/y.npy", engine=engine, work="work").computed == 0
+    Path("c").mkdir()
+    penstock.predict("scores", x, "c/y.npy", engine=engine)
+    Path("c").rename("d")
+    assert penstock.predict("scores", x, "d/y.npy", engine=engine).computed == 0
+
+
+@pytest.mark.parametrize("rows", [[], iter([])])
+def test_nothing_at_all(engine, rows):
+    with pytest.raises(InputError, match="the source has no rows"):
+        penstock.predict("scores", rows, engine=engine)
+
+
+def test_an_output_that_the_model_does_not_have_is_refused_before_it_begins(x, place):
+    seen = penstock.Model(model("scores"), outputs=("float64", (3,)))
+    with pytest.raises(InputError, match=r"no output 'z'; there are a bare array"):
+        penstock.predict(seen, x, "y.npy", outputs="z")
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def source_options(command: Decorated) -> Decorated:
         click.option("--features", type=Json(), help="Columns' types, as JSON."),
         click.option("--fill", type=Json(), help="What nulls are, by column, as JSON."),
         click.option("--delimiter", help="Between the fields of CSV."),
+        click.option("--header", help="Columns of CSV without a line of names, with commas."),
         click.option("--compression", help="Of Parquet that is written (default: zstd)."),
     )
     for option in reversed(options):
@@ -118,8 +119,9 @@ def predict(
     if report is not None and not os.access(report.absolute().parent, os.W_OK | os.X_OK):
         raise ConfigError(f"--report {report}: expected a folder that can be written to")
     what = source[0] if len(source) == 1 else list(source)
-    if isinstance(options.get("columns"), str):
-        options["columns"] = [name.strip() for name in options["columns"].split(",")]
+    for names in ("columns", "header"):
+        if isinstance(options.get(names), str):
+            options[names] = [name.strip() for name in options[names].split(",")]
     with terminating_as_interrupt(), _progress() as tell:
         done = predicted(model, what, out, tell=tell, **_said(options))
     if as_json:

@@ -119,12 +119,14 @@ def check_output(place: Place, done: dict[str, Any]) -> None:
 
 
 def check_free(place: Place) -> None:
-    """Raise `ConfigError` rather than write over a file that no manifest tells of."""
-    if size_of(place.out) >= 0:
-        raise ConfigError(
-            f"{place.out} is there already, and not by a job that is known: "
-            "remove it, or write over it with restart"
-        )
+    """Raise `ConfigError` rather than write over files that no manifest tells of."""
+    beside = [] if place.sink.keeps_keys else [place.keys]
+    for path in (place.out, *beside, place.errors):
+        if size_of(path) >= 0:
+            raise ConfigError(
+                f"{path} is there already, and not by a job that is known: "
+                "remove it, or write over it with restart"
+            )
 
 
 def remove(path: str) -> None:

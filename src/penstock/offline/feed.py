@@ -59,6 +59,12 @@ class Feed:
 def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | None = None) -> Feed:
     """How this source feeds that model. Raises `InputError` where it cannot."""
     columns = {tensor.name: tensor for tensor in source.signature}
+    if not columns:
+        raise InputError("the source has no rows, and nothing else tells what its rows would be")
+    outputs = [tensor.name for tensor in spec.outputs or ()]
+    for name in settings.outputs if outputs else ():
+        if name not in outputs:
+            raise InputError(f"there is no output {name!r}; there are {_named(outputs)}")
     for name in (*settings.inputs, *settings.keep):
         if name not in columns:
             raise InputError(f"there is no column {name!r}; there are {_named(columns)}")

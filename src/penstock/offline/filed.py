@@ -49,6 +49,12 @@ class FiledRun:
         self._model = None if options.engine_name else model_of(model, options.model)
         self._name = str(model) if self._model is None else self._model.name
         self._known = bool(manifest.header)
+        other = manifest.header.get("out", place.out)
+        if options.job.work and other != place.out:
+            raise ConfigError(
+                f"{place.work} has what is done of another output of this name, {other}: "
+                "choose another folder with work, or begin anew with restart"
+            )
         if not manifest.parts and not manifest.done:
             manifest.forget()  # nothing is lost by another beginning, with other options perhaps
 
@@ -82,7 +88,7 @@ class FiledRun:
     def _work(
         self, source: Source, served: Served, derived: dict[str, Any], tell: Tell
     ) -> JobReport:
-        manifest, store = self._manifest, self._place.store()
+        manifest, place, store = self._manifest, self._place, self._place.store()
         settings = self._options.job
         feed = feed_of(source, served.spec, settings, self._options.source.get("key"))
         batch = served.batch_of(feed.sample(source.signature))
@@ -98,8 +104,8 @@ class FiledRun:
         else:
             batch = fitting(batch, size, source)
             shape = cut(batch, size, settings.chunk, source.decodes, served.rate)
-            if not (settings.restart or self._known or self._place.shard):
-                check_free(self._place)
+            if not (settings.restart or self._known or place.shard):
+                check_free(place)
             store.remove()
             manifest.begin(
                 {
@@ -108,6 +114,7 @@ class FiledRun:
                     "plan": served.plan(),
                     "cut": shape.to_json(),
                     "rows": source.rows,
+                    "out": place.out,
                     "versions": fingerprints.versions(),
                 }
             )
@@ -121,11 +128,11 @@ class FiledRun:
             settings,
             served,
             store,
-            self._place.loader_sink(),
+            place.loader_sink(),
             manifest.descriptor,
             size,
         )
-        joining = Joining(self._place, store)
+        joining = Joining(place, store)
         for part, facts in sorted(manifest.parts.items()):
             joining.add(part, facts)
 
@@ -142,8 +149,8 @@ class FiledRun:
             check_rows(job)
             errors = self._end(job, served, joining)
         except PenstockError:
-            if not self._place.shard:  # whose failures stay with its parts, until they are merged
-                write_errors(self._place, store.paths(job.parts, ERRORS))
+            if not place.shard:  # whose failures stay with its parts, until they are merged
+                write_errors(place, store.paths(job.parts, ERRORS))
             raise
         finally:
             joining.drop()
