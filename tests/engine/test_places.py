@@ -91,7 +91,7 @@ def test_of_a_measured_model_everything_fits_into_the_share_and_is_used(
     monkeypatch: pytest.MonkeyPatch,
     size: int,
 ) -> None:
-    monkeypatch.setattr("penstock.engine.places.known_need", lambda *_: MEASURED)
+    monkeypatch.setattr("penstock.engine.places.likely_need", lambda *_: MEASURED)
     places = _places("a.keras", gpu_memory=size)
     memory, buffers = (int(places.environment(0)[name]) for name in (MEMORY, BUFFERS))
     rows = buffers // MEASURED.buffers_per_row

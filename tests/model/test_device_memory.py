@@ -185,6 +185,40 @@ def test_findings_that_were_cut_are_made_anew_when_there_is_more_memory() -> Non
 
 
 @in_tensorflow
+def test_a_worker_leaves_what_it_needs_where_engines_look_beforehand(tmp_path: Path) -> None:
+    from penstock.model.compiled import Compiled
+    from penstock.model.plans import known_need, likely_need, noted_needs
+
+    model = Model(tmp_path / "net.keras", compile="frozen-xla", max_batch=32)
+    network("dense").save(model.source)
+
+    def started() -> Any:
+        return Compiled(graph_of(model), model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+        first = started()
+        memory = {"held": 10, "fixed": 30, "per_row": 7, "buffers_per_row": 2, "limit": 0}
+        first._entry.write({**first._findings.to_json(), "memory": memory})
+        assert not known_need(model, "GPU-a").measured  # nobody has said where that is
+        made = started()
+        made.warm_up()
+        need = known_need(model, "GPU-a")
+        assert (need.weights, need.fixed, need.per_row, need.buffers_per_row) == (10, 20, 7, 2)
+        assert (need.program, need.ladder) == (10, (1, 2, 4, 8, 16, 32))
+        assert likely_need(model, "GPU-a") == need
+        assert noted_needs("GPU-a") == {"net": need}
+        assert not known_need(model, "GPU-b").measured
+        assert noted_needs("GPU-b") == {}
+        _small(made, 16)
+        x = aligned(np.ones((32, *made.spec.inputs[0].shape), np.float32))
+        with pytest.raises(DeviceMemoryError):
+            made(x, 32)
+        assert known_need(model, "GPU-a").ladder[-1] == 16  # and it is corrected
+
+
+@in_tensorflow
 def test_it_is_cut_no_further_than_that_before_all_sizes_are_warm() -> None:
     made = _doubled()
     assert made.facts()["ladder"] == [1, 32]

@@ -141,4 +141,4 @@ def test_what_fits_on_each_card_is_printed_with_it(
     assert told["card"] == "gpu:0"
     assert told["left"] == "12.0"
     assert told["batch"] == "64"
-    assert told["workers"] == "9"  # 700 MB, 128 MB and 512 MB each, of 12 GB
+    assert told["workers"] == "6"  # 700 MB, 3 programs of 128 MB, 640 MB / 0.92 each, of 12 GB

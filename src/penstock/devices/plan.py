@@ -33,6 +33,7 @@ from penstock.errors import DeviceMemoryError
 ROOM = 0.92  # of the limit: memory is handed out in pieces, which do not always fit together
 MOST_ROWS = 65_536
 DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+_PROGRAMS = 8  # with the weights in them: as many as a ladder has sizes
 _WITH_OPTIMIZER = 3  # Adam keeps two numbers beside each weight, and files may hold them
 
 
@@ -100,6 +101,28 @@ def batches(needs: Mapping[str, Need], limit: int) -> dict[str, int]:
     """The largest batches of a worker with these models and this share; all 0: none fits."""
     wanted = {name: max(need.ladder, default=MOST_ROWS) for name, need in needs.items()}
     return _batches(needs, wanted, limit)
+
+
+def beside(needs: Mapping[str, Need], size: int, buffers_each: int) -> tuple[int, int]:
+    """Of a share of this size, what programs and what buffers take beside TensorFlow's limit.
+
+    Of models that were measured it is known, at the largest batches that fit. For the others there
+    is room for a ladder of programs and for large batches (`buffers_each` bytes), but no more than
+    the share bears: most of what their weights leave is TensorFlow's.
+    """
+    known = {name: need for name, need in needs.items() if need.measured}
+    others = [need for need in needs.values() if not need.measured]
+    weights = sum(need.weights for need in others)
+    own = max(size - OVERHEAD, 0)
+    spare = max(own - int(weights / ROOM), 0)
+    programs = min(_PROGRAMS * weights, own // 4, spare // 3)
+    buffers = min(len(others) * min(buffers_each, own // 8), spare // 4)
+    rows = batches(known, size - programs - buffers)
+    for name, need in known.items():
+        gathered = need.buffers_per_row * rows[name]
+        programs += need.beside(rows[name]) - gathered
+        buffers += gathered
+    return programs, buffers
 
 
 def worker_need(needs: Mapping[str, Need], rows: Mapping[str, int]) -> int:

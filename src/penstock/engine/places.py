@@ -2,7 +2,7 @@
 
 Before a worker starts, its share is taken from the ledger that all of a user's processes keep
 (`penstock.devices`): what the settings say, or all that is left of the card. TensorFlow may take
-all of it but for what is taken beside its limit (`_beside`): compiled programs, each of which may
+all of it but for what is taken beside its limit (`beside`): compiled programs, each of which may
 have the weights in it, and buffers that batches are gathered into. When everything
 is loaded and warm, what was not needed is given back, by a thread: NVML and the ledger may take
 their time, and the engine has none. Models that cannot fit are refused here, with the numbers,
@@ -21,14 +21,11 @@ from penstock.devices import cards, ledger
 from penstock.devices.cards import amount
 from penstock.devices.choose import Placement, resolve
 from penstock.devices.ledger import Share
-from penstock.devices.limit import OVERHEAD
-from penstock.devices.plan import ROOM, Need, batches, estimate, plan
-from penstock.model.pace import BATCH_BYTES, HANDS
-from penstock.model.plans import known_need
+from penstock.devices.plan import Need, beside, plan
+from penstock.model.pace import MOST_BUFFERS
+from penstock.model.plans import likely_need
 
 _log = logging.getLogger(__name__)
-_PROGRAMS = 8  # with the weights in them: as many as a ladder has sizes
-_BUFFERS = HANDS * BATCH_BYTES  # of a model, at most
 _SPARE = 256 << 20  # bytes, and a tenth: what a worker may still take after it is warm
 
 
@@ -45,9 +42,9 @@ class Places:
             for number, place in enumerate(self._places):
                 share = None
                 if place.on_gpu:
-                    needs = {model.name: _need(model, place.device) for model in models}
+                    needs = {model.name: likely_need(model, place.device) for model in models}
                     share = self._take(place, needs, config, self._places[number:].count(place))
-                    programs, buffers = _beside(needs, share.promise.size)
+                    programs, buffers = beside(needs, share.promise.size, MOST_BUFFERS)
                     memory = share.promise.size - programs - buffers
                     place = replace(place, memory=memory, buffers=buffers)
                 self._shares.append(share)
@@ -134,33 +131,3 @@ class Places:
         plan(needs, rooms, limit=config.gpu_memory).require()
         size = config.gpu_memory or (rooms[0].left // sharing if rooms and sharing > 1 else None)
         return ledger.take(size, f"engine {config.name}", card=place.device)
-
-
-def _beside(needs: dict[str, Need], size: int) -> tuple[int, int]:
-    """Of a share of this size, what programs and what buffers take beside TensorFlow's limit.
-
-    Of models that were measured it is known, at the largest batches that fit. For the others there
-    is room for a ladder of programs and for large batches, but no more than the share bears: most
-    of what their weights leave is TensorFlow's.
-    """
-    known = {name: need for name, need in needs.items() if need.measured}
-    others = [need for need in needs.values() if not need.measured]
-    weights = sum(need.weights for need in others)
-    own = max(size - OVERHEAD, 0)
-    spare = max(own - int(weights / ROOM), 0)
-    programs = min(_PROGRAMS * weights, own // 4, spare // 3)
-    buffers = min(len(others) * min(_BUFFERS, own // 8), spare // 4)
-    rows = batches(known, size - programs - buffers)
-    for name, need in known.items():
-        gathered = need.buffers_per_row * rows[name]
-        programs += need.beside(rows[name]) - gathered
-        buffers += gathered
-    return programs, buffers
-
-
-def _need(model: Model, device: str) -> Need:
-    """What was measured of a model on this card, else at least its weights."""
-    known = known_need(model, device)
-    if known.measured or not isinstance(model.source, str):
-        return known
-    return estimate(model.source)

@@ -50,18 +50,10 @@ class Entry:
         """The findings, or `None` if there are none that can be believed."""
         if not self.kept:
             return None
-        try:
-            data = json.loads(self.path.read_bytes())
-            if data["format"] != FORMAT or data["key"] != self._key:
-                raise ValueError("it was made for something else")
-            if data["checksum"] != _checksum(data["findings"]):
-                raise ValueError("its checksum is wrong")
-        except FileNotFoundError:
+        key, findings = _read(self.path)
+        if findings is not None and key != self._key:
+            _log.info("cache: %s is not used: it was made for something else", self.path)
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.info("cache: %s is not used and made anew: %s", self.path, error)
-            return None
-        findings: dict[str, Any] = data["findings"]
         return findings
 
     def write(self, findings: dict[str, Any]) -> None:
@@ -136,6 +128,41 @@ class Entry:
 
     def _mark(self, what: str) -> Path:
         return self.path.with_suffix(f".{what}.trying")
+
+
+def findings_at(path: Path) -> dict[str, Any] | None:
+    """What the entry in this file says, whatever its key is; `None` if it cannot be believed."""
+    return _read(path)[1]
+
+
+def all_entries(place: Path | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Keys and findings of all entries that can be believed, the newest last."""
+    with contextlib.suppress(OSError):
+        files = sorted(
+            (place or folder()).glob("models/*.json"), key=lambda path: path.stat().st_mtime
+        )
+        for path in files:
+            key, findings = _read(path)
+            if findings is not None:
+                yield key, findings
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    try:
+        data = json.loads(path.read_bytes())
+        if data["format"] != FORMAT:
+            raise ValueError("it is of another format")
+        if data["checksum"] != _checksum(data["findings"]):
+            raise ValueError("its checksum is wrong")
+        key, findings = data["key"], data["findings"]
+        if not isinstance(key, dict) or not isinstance(findings, dict):
+            raise ValueError("it is no entry")
+    except (FileNotFoundError, IsADirectoryError):
+        return {}, None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.info("cache: %s is not used and made anew: %s", path, error)
+        return {}, None
+    return key, findings
 
 
 def _text(value: Any) -> str:

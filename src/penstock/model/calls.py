@@ -1,9 +1,14 @@
-"""A call of TensorFlow's on arrays, and its errors as whoever sent the rows may read them."""
+"""A call of TensorFlow's on arrays, and its errors as whoever sent the rows may read them.
+
+Arrays are padded here, too, where a device has not done so when it gathered them.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+import numpy as np
 
 from penstock.errors import DeviceMemoryError
 from penstock.model.handover import to_array, to_tensor
@@ -29,3 +34,17 @@ def _plainer(error: Any) -> Any:
     """The same error, without the names that only we have given."""
     text = _OURS.sub("", error.message).strip()
     return type(error)(error.node_def, error.op, text)
+
+
+def padded(array: Array, size: int) -> Array:
+    """With the first row again and again, up to this size."""
+    missing = np.repeat(array[:1], size - len(array), axis=0)
+    return np.concatenate([array, missing])
+
+
+def blank(array: Array, rows: int) -> Array:
+    """So many rows of the same kind, of nothing."""
+    blank: Array = np.zeros((rows, *array.shape[1:]), array.dtype)
+    if array.dtype == object:
+        blank[...] = b""
+    return blank

@@ -25,9 +25,9 @@ import numpy as np
 
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
-from penstock.model import pace, stored
+from penstock.model import pace, plans, stored
 from penstock.model.cache import Entry
-from penstock.model.calls import ran
+from penstock.model.calls import blank, padded, ran
 from penstock.model.circumstances import circumstances, device_kind
 from penstock.model.examine import Examination
 from penstock.model.findings import Findings
@@ -104,7 +104,7 @@ class Compiled:
             )
         size = self.padded(rows)
         if size != rows:
-            arrays = [_padded(array, size) for array in arrays]
+            arrays = [padded(array, size) for array in arrays]
         outputs = self._compute(arrays)
         for output in outputs:
             if output.ndim == 0 or len(output) != size:
@@ -183,7 +183,7 @@ class Compiled:
         signature = self._outputs
         if any(None in tensor.shape for tensor in signature):
             if self._rungs.warm:
-                arrays = [_blank(array, self._rungs.warm[0]) for array in arrays]
+                arrays = [blank(array, self._rungs.warm[0]) for array in arrays]
             signature = self._signature(self._compute(arrays))
         return signature, [
             np.empty((0, *tensor.sizes), numpy_dtype(tensor.dtype)) for tensor in signature
@@ -291,10 +291,14 @@ class Compiled:
         return changed
 
     def keep(self) -> None:
-        """Keep the frozen graph for the next start, if there is one."""
+        """Keep the frozen graph for the next start, if there is one, and what memory it needs."""
+        if not self._entry.kept:
+            return
         frozen = self._modes.frozen()
-        if frozen is not None and self._entry.kept:
+        if frozen is not None:
             stored.keep(self._entry, self._model, self._inputs, self._outputs, frozen)
+        if self._findings.memory:
+            plans.note(self._model, plans.own_device(), self._entry.path)
 
     def _warm_rest(self) -> bool:
         if self._samples is None or not self.batched:
@@ -383,15 +387,3 @@ class Compiled:
             "drift": findings.drift,
             "reasons": findings.reasons,
         }
-
-
-def _padded(array: Array, size: int) -> Array:
-    missing = np.repeat(array[:1], size - len(array), axis=0)
-    return np.concatenate([array, missing])
-
-
-def _blank(array: Array, rows: int) -> Array:
-    blank: Array = np.zeros((rows, *array.shape[1:]), array.dtype)
-    if array.dtype == object:
-        blank[...] = b""
-    return blank

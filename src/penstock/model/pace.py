@@ -9,7 +9,8 @@ from collections.abc import Callable
 from penstock.model.shortage import is_out_of_memory
 
 HANDS = 4  # of a worker on a GPU (`penstock.worker.loop`)
-BATCH_BYTES = 512 << 20  # of inputs: the largest batch that is searched for; each hand has one
+BATCH_BYTES = 512 << 20  # of inputs: the largest batch that is searched for
+MOST_BUFFERS = HANDS * BATCH_BYTES  # of one model: each hand has one
 IN_FLIGHT = 2  # so many of them have a call running; the others gather and scatter
 _ENOUGH = 0.4  # seconds of measuring one size
 _FEWEST = 3

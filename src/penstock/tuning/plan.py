@@ -73,7 +73,7 @@ class Plan:
     @property
     def need(self) -> Need:
         """What a worker needs of a card for it, for a `penstock.devices.plan`."""
-        return need_of(self.memory)
+        return need_of(self.memory, self.mode, self.ladder)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain values."""

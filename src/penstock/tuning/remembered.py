@@ -23,7 +23,7 @@ def recall(entry: Entry, model: Model) -> Plan | None:
 def keep(entry: Entry, plan: Plan, findings: str) -> None:
     """Keep a plan beside the findings in that file."""
     if findings:
-        entry.write({"plan": plan.to_json(), "findings": findings})
+        entry.write({"plan": plan.to_json(), "findings": findings, "model": plan.model})
 
 
 def source_text(model: Model) -> str:
