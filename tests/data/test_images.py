@@ -8,6 +8,7 @@ import pytest
 
 from penstock.data import Chunk, open_source
 from penstock.data.images import Decoder
+from penstock.data.raw import RawFiles
 from penstock.errors import ConfigError, InputError
 from tests.data.pictures import encoded, fill, scene
 
@@ -109,6 +110,28 @@ def test_decoded_into_given_memory(folder: Path) -> None:
     assert np.shares_memory(chunk.columns[""], place)
     assert np.array_equal(place[:6], source.read(2, 8).columns[""])
     assert (place[6:] == 7).all()
+
+
+def test_bytes_of_a_few_images_are_in_memory_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        data = b"" if number % 40 == 33 else encoded(scene(9 + number, 12), "PNG")
+        (tmp_path / f"{number}.png").write_bytes(data)
+    source = open_source(tmp_path, size=8)
+    one_by_one = [source.read(row, row + 1) for row in range(100)]
+    read, most = RawFiles.read, []
+    monkeypatch.setattr(
+        RawFiles, "read", lambda self, a, b, out=None: most.append(b - a) or read(self, a, b, out)
+    )
+    chunk = source.read(3, 99)
+    assert max(most) <= 32
+    assert [failure.row for failure in chunk.failures] == [33, 73]
+    assert chunk.failures == tuple(f for one in one_by_one for f in one.failures)
+    assert chunk.keys.tolist() == [one.keys[0] for one in one_by_one[3:99]]
+    for row, pixels in enumerate(chunk.columns[""], 3):
+        assert np.array_equal(pixels, one_by_one[row].columns[""][0])
+    assert len(source.read(100, 200)) == len(source.read(5, 5)) == 0
 
 
 def test_keys_are_told_without_decoding(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

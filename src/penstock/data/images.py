@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.data.chunk import Array, Chunk, Fault
 from penstock.data.extras import need
-from penstock.data.source import Source, chunk_of, digest
+from penstock.data.source import Source, bounds, chunk_of, digest
 from penstock.errors import ConfigError, InputError
 from penstock.spec import STRING, Signature, TensorSpec
 
@@ -23,6 +23,7 @@ _CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
 _RESAMPLE = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 _FIT = ("stretch", "crop", "pad")
 _FORMATS = ("JPEG", "PNG", "WEBP")
+_AT_ONCE = 32  # whose bytes are in memory; elsewhere they are fetched at the same time
 
 
 @dataclass(frozen=True)
@@ -119,29 +120,50 @@ class Decoded(Source):
         )
 
     def read(self, start: int, stop: int, out: Mapping[str, Array] | None = None) -> Chunk:
-        """Decode these images, straight into `out` where it is given."""
-        chunk = self._source.read(start, stop)
-        failures = {failure.row - chunk.start: failure for failure in chunk.failures}
-        faults = {row: Fault(failure.kind, failure.message) for row, failure in failures.items()}
+        """Decode these images, straight into `out` where it is given; a few at a time, so that
+        their bytes are never all in memory."""
+        start, stop = bounds(start, stop, self.rows)
         given = (out or {}).get(self._column)
-        spec = self._decoder.spec
-        pixels = np.empty((len(chunk), *spec.sizes), np.uint8) if given is None else given
-        for row, data in enumerate(chunk.columns[self._column]):
-            found = Fault("", "") if row in faults else self._decoder.decode(data)
-            if isinstance(found, Fault):
-                faults.setdefault(row, found)
-                pixels[row] = 0
-            else:
-                pixels[row] = found
-        columns = {**chunk.columns, self._column: pixels[: len(chunk)]}
-        again = chunk_of(chunk.start, columns, chunk.keys, faults, out)
-        named = {failure.row: failure for failure in chunk.failures}
+        shape = (stop - start, *self._decoder.spec.sizes)
+        pixels = np.empty(shape, np.uint8) if given is None else given
+        chunks: list[Chunk] = []
+        faults: dict[int, Fault] = {}
+        done = start
+        while done < stop or not chunks:
+            chunk = self._source.read(done, min(done + _AT_ONCE, stop))
+            self._decode(chunk, pixels[done - start :], done - start, faults)
+            others = {name: c for name, c in chunk.columns.items() if name != self._column}
+            chunks.append(Chunk(chunk.start, others, chunk.keys, chunk.failures))
+            done += len(chunk)
+            if not len(chunk):
+                break
+        columns = {
+            name: pixels[: done - start]
+            if name == self._column
+            else np.concatenate([chunk.columns[name] for chunk in chunks])
+            for name in (spec.name for spec in self._source.signature)
+        }
+        keys = np.concatenate([chunk.keys for chunk in chunks])
+        again = chunk_of(start, columns, keys, faults, out)
+        named = {failure.row: failure for chunk in chunks for failure in chunk.failures}
         return Chunk(
             again.start,
             again.columns,
             again.keys,
             tuple(named.get(failure.row, failure) for failure in again.failures),
         )
+
+    def _decode(self, chunk: Chunk, pixels: Array, at: int, faults: dict[int, Fault]) -> None:
+        """One after the other; `faults` count from `at` rows before these."""
+        for failure in chunk.failures:
+            faults[failure.row - chunk.start + at] = Fault(failure.kind, failure.message)
+        for row, data in enumerate(chunk.columns[self._column]):
+            found = Fault("", "") if at + row in faults else self._decoder.decode(data)
+            if isinstance(found, Fault):
+                faults.setdefault(at + row, found)
+                pixels[row] = 0
+            else:
+                pixels[row] = found
 
     def column(self, name: str) -> Array:
         """The source's, where it need not be decoded."""
