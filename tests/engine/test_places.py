@@ -215,6 +215,25 @@ def test_two_engines_are_never_promised_the_same_memory(machine: Machine) -> Non
     until(lambda: not _promised())
 
 
+LOOKS = """
+import numpy as np
+
+def limit(x):
+    import tensorflow as tf  # a fake
+    (megabytes,) = tf.limits.values()
+    return np.full(len(x), megabytes)
+"""
+
+
+def test_a_workers_tensorflow_is_limited_to_its_share(machine: Machine) -> None:  # noqa: F811
+    (machine.place / "looks.py").write_text(LOOKS)
+    model = penstock.Model(f"{machine.place / 'looks.py'}:limit")
+    with penstock.Engine(model, gpu_memory=4 * GB) as engine:
+        (megabytes,) = engine.predict(np.ones(1))
+    own = 4 * GB - OVERHEAD
+    assert megabytes == own - own // 8 >> 20  # the rest is for buffers
+
+
 HUNGRY = """
 import json, os, pathlib
 

@@ -14,8 +14,11 @@ import pytest
 
 import penstock
 from penstock import launch
+from penstock.devices import ledger
+from penstock.devices.limit import OVERHEAD
 from penstock.errors import ConfigError, DeviceMemoryError, ModelLoadError
 from tests.conditions import until
+from tests.devices.conftest import GB, Machine, machine  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +129,38 @@ def test_a_model_that_does_not_fit_is_told_as_that(tmp_path: Path) -> None:
     )
     with pytest.raises(DeviceMemoryError, match="9 GB, and 1 GB is left"):
         penstock.tune(f"{tmp_path / 'large.py'}:Large", device="cpu", timeout=float("inf"))
+
+
+_LOOKS = """
+import tensorflow  # a fake
+
+raise penstock.errors.DeviceMemoryError(f"{tensorflow.limits} {penstock.devices.ledger.promises()}")
+"""
+
+
+def test_on_a_gpu_it_has_a_share_and_keeps_to_it(
+    machine: Machine,  # noqa: F811
+) -> None:
+    """Of the card with the most room; what is promised to others is not free."""
+    machine.set({"uuid": "GPU-a", "used": 15 * GB}, {"uuid": "GPU-b", "name": "Roomy"})
+    taken = ledger.take(6 * GB, "another", card="GPU-b")
+    (machine.place / "looks.py").write_text(
+        f"import penstock.devices.ledger\nimport penstock.errors\n{_LOOKS}"
+    )
+    source = f"{machine.place / 'looks.py'}:model"
+    with pytest.raises(DeviceMemoryError) as told:
+        penstock.tune(source)
+    own = 10 * GB - OVERHEAD
+    assert f"{{'GPU-b': {own - own // 8 >> 20}}}" in str(told.value)
+    assert f"size={10 * GB}, pid={os.getpid()}, purpose='tuning model'" in str(told.value)
+    assert [promise.purpose for promise in ledger.promises()] == ["another"]
+    full = ledger.take(10 * GB - OVERHEAD // 2, "a third", card="GPU-b")
+    with pytest.raises(
+        DeviceMemoryError, match=r"gpu:1 \(Roomy, GPU-b\): 350 MB left of 16.*third"
+    ):
+        penstock.tune(source, device="gpu:1")
+    full.release()
+    taken.release()
 
 
 def test_a_damaged_file_is_told_as_that(net: Path, tmp_path: Path) -> None:

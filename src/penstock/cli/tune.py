@@ -26,7 +26,9 @@ from penstock.tuning.run import tune as measured
 @click.argument("source")
 @settings_flags(Model, leave_out={"source", "name", "weight"})
 @click.option(
-    "--device", default="", help="Where to measure: cpu, gpu:0, ... (default: a GPU, else the CPU)."
+    "--device",
+    default="",
+    help="Where to measure: cpu, gpu:0, ... (default: the GPU with the most room, else the CPU).",
 )
 @click.option(
     "--plot",

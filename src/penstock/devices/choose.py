@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.devices import cards as found
-from penstock.devices import mps
+from penstock.devices import ledger, mps
 from penstock.devices.cards import Card, Survey
 from penstock.devices.limit import BUFFERS, MEMORY
 from penstock.errors import ConfigError
@@ -73,6 +73,12 @@ def resolve(devices: str | Sequence[str] = "auto", workers: int = 0) -> list[Pla
         if not chosen:
             raise ConfigError("devices: an empty list; expected 'auto', 'cpu' or 'gpu:0', ...")
     return _spread(chosen, workers or len(chosen))
+
+
+def roomiest(placements: Sequence[Placement]) -> Placement:
+    """The one whose card has the most left; the first where there is no choice."""
+    left = {room.card.uuid: room.left for room in ledger.rooms()} if len(placements) > 1 else {}
+    return max(placements, key=lambda placement: left.get(placement.device, 0))
 
 
 def card_named(name: str, look: Survey, seen: Sequence[Card]) -> Card:

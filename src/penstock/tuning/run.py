@@ -2,6 +2,9 @@
 
 caller ── settings, a pipe, its own pidfd ──▶ python -m penstock.tuning
        ◀── lines of JSON: {"say": …}, then {"plan": …} or {"error": …, "kind": …} ──
+
+On a GPU it has a share of the card meanwhile, as an engine would: all that is left, taken from the
+ledger, and TensorFlow is kept to it. Where that is too little it is refused before it starts.
 """
 
 from __future__ import annotations
@@ -15,16 +18,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
-from penstock.devices.choose import Placement, resolve
+from penstock.devices import ledger
+from penstock.devices.choose import Placement, resolve, roomiest
+from penstock.devices.plan import beside
+from penstock.devices.plan import plan as fitting
 from penstock.errors import ConfigError, ModelLoadError, from_message
 from penstock.model.live import archived
-from penstock.model.plans import entry_of
+from penstock.model.pace import MOST_BUFFERS
+from penstock.model.plans import entry_of, likely_need
 from penstock.tuning import remembered
 from penstock.tuning.plan import Plan
 
@@ -46,27 +53,47 @@ def tune(
     """Measure how a model runs best on a device, and remember it for the engines to come.
 
     `model` is a source or a `Model`; with a source, all other arguments are fields of `Model`, for
-    example `precision="auto"`. `device` is "cpu", "gpu:0" or a GPU's UUID (default: the first GPU,
-    else the CPU). `tell` is called with what goes on. Runs in a process of its own, which ends; a
-    second call with the same model answers from the cache. Raises `ModelLoadError` when the model
-    cannot be loaded, or is not one of TensorFlow's, and when `timeout` seconds have passed (`inf`:
-    never); `DeviceMemoryError` when it does not fit.
+    example `precision="auto"`. `device` is "cpu", "gpu:0" or a GPU's UUID (default: the GPU with
+    the most room, else the CPU). `tell` is called with what goes on. Runs in a process of its own,
+    which ends; a second call with the same model answers from the cache. Raises `ModelLoadError`
+    when the model cannot be loaded, or is not one of TensorFlow's, and when `timeout` seconds have
+    passed (`inf`: never); `DeviceMemoryError` when it does not fit.
     """
     chosen = _model(model, settings)
     if not timeout > 0:
         raise ConfigError(f"timeout: expected seconds, more than 0; got {timeout!r}")
-    (placement,) = resolve(device or "auto", 1)
+    placements = resolve(device or "auto", 1 if device else 0)
     say = tell or (lambda text: None)
     with archived([chosen]) as ((told,), archives):
+        for placement in placements:
+            known = remembered.recall(entry_of(told, placement.device), chosen)
+            if known is not None:
+                return known
+        placement = roomiest(placements)
         entry = entry_of(told, placement.device)
-        known = remembered.recall(entry, chosen)
-        if known is not None:
-            return known
-        say(f"starting a process on {placement.name}")
-        answer = _measured(told, placement, archives, timeout, say)
+        with _share(told, placement) as limited:
+            say(f"starting a process on {placement.name}")
+            answer = _measured(told, limited, archives, timeout, say)
     plan = Plan.from_json({**answer["plan"], "source": remembered.source_text(chosen)})
     remembered.keep(entry, plan, answer["findings"])
     return plan
+
+
+@contextlib.contextmanager
+def _share(model: Model, placement: Placement) -> Iterator[Placement]:
+    """The same place with all that is left of its card, as the only worker of an engine has it."""
+    if not placement.on_gpu:
+        yield placement
+        return
+    needs = {model.name: likely_need(model, placement.device)}
+    here = [room for room in ledger.rooms() if room.card.uuid == placement.device]
+    fitting(needs, here).require()
+    share = ledger.take(None, f"tuning {model.name}", card=placement.device)
+    try:
+        taken = sum(beside(needs, share.promise.size, MOST_BUFFERS))
+        yield dataclasses.replace(placement, memory=share.promise.size - taken)
+    finally:
+        share.release()
 
 
 def _model(model: Any, settings: dict[str, Any]) -> Model:
