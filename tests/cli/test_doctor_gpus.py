@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 
 from penstock.cli.doctor import gpus
 from penstock.cli.doctor.finding import Status
+from penstock.config import Model
 from penstock.devices import ledger, mps
+from penstock.model.cache import Entry
+from penstock.model.findings import Findings
+from penstock.model.plans import note
 from tests.devices.conftest import GB, machine  # noqa: F401
 
 
@@ -35,6 +40,27 @@ def test_cards_users_and_promises(machine, monkeypatch) -> None:  # noqa: F811
     assert found["mps"]["text"].startswith("does not run" if not mps.running() else "runs")
     assert found["gpu numbers"]["status"] == "note"
     assert list(machine.ledger.glob("*.promise")) == []
+
+
+def test_which_models_fit_into_what_is_left(machine, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setenv("PENSTOCK_CACHE", str(machine.place / "cache"))
+    machine.set({"uuid": "GPU-a"}, {"uuid": "GPU-b", "used": 15 * GB})
+    for name, held in (("small", GB // 8), ("large", 20 * GB)):
+        archive = machine.place / f"{name}.keras"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("config.json", json.dumps({"name": name}))
+        memory = {"held": held, "fixed": held, "per_row": 8 << 20, "limit": 15 * GB}
+        findings = Entry({"content": name})
+        findings.write(Findings("frozen", max_batch=256, memory=memory).to_json())
+        for card in ("GPU-a", "GPU-b"):
+            note(Model(archive), card, findings.path)
+    told = [(each.name, each.text) for each in gpus.sharing(gpus.cards()) if "plan" in each.name]
+    assert told == [
+        ("gpu 0 plan", "large does not fit: a row needs 22.4 GB, 16.0 GB left"),
+        ("gpu 0 plan", "small fits: batches of up to 256 rows in 3.0 GB"),
+        ("gpu 1 plan", "large does not fit: a row needs 22.4 GB, 1.0 GB left"),
+        ("gpu 1 plan", "small fits: batches of up to 21 rows in 1022 MB"),
+    ]
 
 
 def test_a_driver_without_nvml(machine, monkeypatch) -> None:  # noqa: F811

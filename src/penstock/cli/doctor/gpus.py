@@ -1,7 +1,8 @@
 """NVIDIA's driver and cards: asked through NVML, else read from /proc, else from nvidia-smi.
 
 None of them starts CUDA, so looking takes no memory of a card. `sharing` says who has the cards'
-memory, and to whom it is promised; that NVML alone can tell.
+memory, to whom it is promised, and which of the models that were measured fit into the rest; that
+NVML alone can tell.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import psutil
 from penstock.cli.doctor.finding import Finding, note, ok, problem
 from penstock.devices import ledger, mps
 from penstock.devices.cards import Card, Survey, amount, survey
+from penstock.devices.plan import plan
 from penstock.devices.room import Room, reckon
 from penstock.errors import PenstockError
+from penstock.model.plans import noted_needs
 
 _OLDEST_DRIVER = 525  # the first for CUDA 12
 _NVIDIA = "0x10de"
@@ -98,6 +101,7 @@ def sharing(found: Cards, told: Survey | None = None) -> Iterator[Finding]:
         rooms = reckon(told.cards, [])
     for room in rooms:
         yield _memory(room)
+        yield from _plans(room)
     if told.cards:
         runs = mps.running()
         yield ok(
@@ -127,6 +131,19 @@ def _memory(room: Room) -> Finding:
     if room.left < room.card.total // 20:
         return note(name, told, "whoever starts there now is refused: end somebody, or wait")
     return ok(name, told)
+
+
+def _plans(room: Room) -> Iterator[Finding]:
+    """What a worker with each model takes of what is left of a card."""
+    name = f"gpu {room.card.index} plan"
+    for model, need in noted_needs(room.card.uuid).items():
+        (fit,) = plan({model: need}, [room]).fits
+        if fit.replicas:
+            rows, share = fit.batches[model], amount(fit.share)
+            yield ok(name, f"{model} fits: batches of up to {rows:,} rows in {share}")
+        else:
+            least = amount(fit.share)
+            yield note(name, f"{model} does not fit: a row needs {least}, {amount(room.left)} left")
 
 
 def _who(pid: int) -> str:
