@@ -234,6 +234,31 @@ def test_a_workers_tensorflow_is_limited_to_its_share(machine: Machine) -> None:
     assert megabytes == own - own // 8 >> 20  # the rest is for buffers
 
 
+WHERE = """
+import os
+import numpy as np
+
+def card(x):
+    return np.full(len(x), int(os.environ["CUDA_VISIBLE_DEVICES"].removeprefix("GPU-")))
+"""
+
+
+def test_two_cards_have_a_worker_each_and_one_queue(machine: Machine) -> None:  # noqa: F811
+    machine.set({"uuid": "GPU-7"}, {"uuid": "GPU-9"})
+    (machine.place / "where.py").write_text(WHERE)
+    model = penstock.Model(f"{machine.place / 'where.py'}:card", max_batch=1)
+
+    def both() -> bool:
+        asked = [engine.submit(np.ones(1)) for _ in range(64)]
+        return {int(each.result(20)[0]) for each in asked} == {7, 9}
+
+    with penstock.Engine(model, name="two", gpu_memory=4 * GB) as engine:
+        assert sorted(promise.card for promise in ledger.promises()) == ["GPU-7", "GPU-9"]
+        until(both)
+        labels = [worker.device for worker in engine.statistics().workers]
+        assert [label.split()[0] for label in labels] == ["gpu:0", "gpu:1"]
+
+
 HUNGRY = """
 import json, os, pathlib
 

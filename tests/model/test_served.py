@@ -17,7 +17,7 @@ import pytest
 from penstock.config import Model
 from penstock.engine.owner import Engine
 from penstock.errors import ModelError
-from penstock.testing import running
+from penstock.testing import running, wait_healthy
 from tests.conditions import until
 from tests.model.networks import network, rows_for
 from tests.model.tensorflow_process import in_tensorflow
@@ -113,6 +113,29 @@ def test_the_engine_knows_what_was_found_out(engine: Engine) -> None:
     padding = {model.name: model.padding for model in engine.statistics().models}
     assert padding["attention"] > 0  # its ladder was named
     assert padding["two"] == 0
+
+
+def test_two_workers_answer_from_one_queue_with_what_was_found_out_once(
+    folder: Path, wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    model = Model(folder / "conv.keras", max_batch=2, compile="frozen")
+    (rows,), (answer,) = rows_for("conv", ROWS).values(), wanted["conv"].values()
+
+    def ask(at: int) -> None:
+        np.testing.assert_allclose(engine.predict(rows[at : at + 1])[0], answer[at], 1e-3, 1e-5)
+
+    def both() -> bool:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: ask(n % ROWS), range(40)))
+        return all(worker.rows for worker in engine.statistics().workers)
+
+    with running(model, devices="cpu", workers=2) as engine:
+        wait_healthy(engine)
+        until(both, 40.0)
+        assert [worker.starts for worker in engine.statistics().workers] == [1, 1]
+    assert len(list((tmp_path / "models").glob("*.json"))) == 1
+    assert len(list((tmp_path / "models").glob("*.lock"))) == 1  # one waited for the other
 
 
 def test_a_worker_of_plain_functions_imports_no_tensorflow(folder: Path) -> None:
