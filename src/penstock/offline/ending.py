@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from penstock.data.features import blank, numpy_dtype
 from penstock.data.files import facts as file_facts
 from penstock.data.files import file_system, is_local, open_binary
 from penstock.data.sinks import Sink
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, InputError, PenstockError
 from penstock.model.source import resolve
 from penstock.offline.parts import concatenate
 from penstock.offline.place import Place
@@ -42,19 +42,32 @@ def write_output(
     if not joined:
         with staged(place.out) as file:
             if data:
-                sink.join(data, file)
+                _join(sink, data, file)
             else:
                 sink.write(file, empty, np.empty(0, np.int64) if sink.keeps_keys else None)
     _check_count(place.sink, place.out, rows)
     if not sink.keeps_keys:
         with staged(place.keys) as file:
             if keys:
-                NpySink().join(keys, file)
+                _join(NpySink(), keys, file)
             else:
                 NpySink().write(file, {"": np.empty(0, np.int64)})
         _check_count(NpySink(), place.keys, rows)
         publish(place.keys)
     publish(place.out)
+
+
+def _join(sink: Sink, parts: Sequence[str], file: IO[bytes]) -> None:
+    """Raises `InputError` also for a part that is damaged."""
+    try:
+        sink.join(parts, file)
+    except (PenstockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"parts cannot be joined, one may be damaged ({type(error).__name__}: {error}): "
+            "begin anew with restart"
+        ) from error
 
 
 def _check_count(sink: Sink, path: str, rows: int) -> None:
