@@ -4,6 +4,7 @@ VENV := .venv
 BENCH_VENV := .venv-bench
 LOCK := requirements/lock.txt
 SECONDS ?= 600
+JOBS ?= 2
 MODEL ?= checksum
 
 # The first of these that runs, is new enough and can make environments; or `make PYTHON=...`.
@@ -37,11 +38,15 @@ help:  ## show this list
 demo: venv  ## see Penstock at work
 	@$(VENV)/bin/penstock demo
 
-# Real processes and signals on a busy machine: what failed is run once more, and must pass then.
+# Files of tests are dealt out to so many processes. Real processes and signals on a busy machine:
+# what failed is run once more, alone, and must pass then.
+PYTEST := $(VENV)/bin/python -m pytest
+IN_PARALLEL := -n $(JOBS) --dist loadfile
+
 .PHONY: test
-test: venv  ## run the tests
-	$(VENV)/bin/python -m pytest || \
-		$(VENV)/bin/python -m pytest --last-failed --last-failed-no-failures=none
+test: venv  ## run the tests (JOBS=2 of their files at a time)
+	$(PYTEST) $(IN_PARALLEL) || \
+		$(PYTEST) --last-failed --last-failed-no-failures=none
 
 .PHONY: check
 check: venv  ## the gate: format, lint, types, layers, tests
@@ -49,7 +54,7 @@ check: venv  ## the gate: format, lint, types, layers, tests
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(VENV)/bin/python -m pytest
+	$(PYTEST) $(IN_PARALLEL)
 
 .PHONY: format
 format: venv  ## format the code and fix what lint can fix

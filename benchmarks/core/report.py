@@ -120,9 +120,7 @@ def _settings(findings: Findings) -> Table:
 
 def _scale(findings: Findings) -> Table:
     scale = findings.scale
-    table = Table(
-        title=f"Penstock by requests outstanding in all; the goal is judged at {JUDGED_TOTAL}"
-    )
+    table = Table(title="Penstock by requests outstanding in all")
     table.add_column("clients", justify="right")
     for total in scale.samples:
         table.add_column(f"{total:,}: rows/s", justify="right")

@@ -61,6 +61,7 @@ def test_by_name_by_address_and_by_folder(tmp_path: Path) -> None:
         for client in (
             penstock.connect("placed", folder=str(folder)),
             penstock.connect(str(engine.address)),
+            penstock.connect(engine.address),
         ):
             with client:
                 assert client.predict(np.ones(1)).tolist() == [2]

@@ -46,7 +46,11 @@ _RETRY_SECONDS = 0.02
 
 
 def connect(
-    name_or_address: str, *, wait: float = 5.0, folder: str = "", label: str = ""
+    name_or_address: str | os.PathLike[str],
+    *,
+    wait: float = 5.0,
+    folder: str = "",
+    label: str = "",
 ) -> Client:
     """A client of the engine of that name, or at that socket.
 

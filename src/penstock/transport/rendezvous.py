@@ -44,9 +44,9 @@ def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
 
 
-def address_of(name_or_address: str, folder: str = "") -> Path:
-    """The socket's path for an engine's name; a text with a slash is a path already."""
-    if "/" in name_or_address:
+def address_of(name_or_address: str | os.PathLike[str], folder: str = "") -> Path:
+    """The socket's path for an engine's name; a path, or a text with a slash, is one already."""
+    if not isinstance(name_or_address, str) or "/" in name_or_address:
         return Path(name_or_address)
     check_name(name_or_address, "engine name")
     return Path(folder or default_folder()) / f"{name_or_address}.sock"
