@@ -119,7 +119,7 @@ class Window:
     def _submit(self, arguments: Any) -> Any:
         try:
             return self._client.submit(arguments, model=self._model)
-        except InputError as error:
+        except (InputError, Overloaded) as error:
             return error
 
     def _answer(self, answer: Any, arguments: Any, rows: int) -> tuple[Any, dict[int, Any]]:
@@ -129,12 +129,12 @@ class Window:
         except RowsFailed as failed:
             for error in failed.errors.values():
                 if not is_of_rows(error):
-                    raise _stopped(error) from failed
+                    raise _stopped(error) from error.__cause__
             errors = {row: error for row, error in failed.errors.items() if row < rows}
             return failed.results, errors
         except PenstockError as error:
             if not is_of_rows(error):
-                raise _stopped(error) from error
+                raise _stopped(error) from error.__cause__
             if rows == 1:
                 return None, {0: error}
             return self._apart(arguments, rows, 2 if isinstance(error, InputError) else rows)
