@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.core import machine
 from benchmarks.core.processes import ROOT, ChildFailed, children
-from benchmarks.gpu import card, loads, report, soak, sweep, tight, ways
+from benchmarks.gpu import card, loads, report, soak, sweep, tight, tuned, ways
 from benchmarks.gpu.bench import Bench, settings_of
 from benchmarks.gpu.images import FACTS, facts_of
 from benchmarks.gpu.place import Place
@@ -34,6 +34,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "one": loads.one,
     "array": loads.array,
     "again": loads.again,
+    "tune": tuned.run,
     "ways": ways.run,
     "tight": tight.run,
     "soak": soak.run,

@@ -16,7 +16,7 @@ class Place(Workspace):
     def __init__(self, kept: Path | None, cpu: bool) -> None:
         super().__init__()
         self.files = self.folder
-        self._cpu = cpu
+        self.cpu = cpu
         if kept is not None:
             self.files = kept.resolve()
             self.files.mkdir(parents=True, exist_ok=True)
@@ -29,6 +29,6 @@ class Place(Workspace):
             "PENSTOCK_CACHE": str(self.files / "penstock"),
             "TF_CPP_MIN_LOG_LEVEL": "2",
         }
-        if self._cpu:
+        if self.cpu:
             more["CUDA_VISIBLE_DEVICES"] = ""
         return super().environment() | more

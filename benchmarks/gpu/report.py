@@ -31,6 +31,9 @@ def show(
     )
     for part, found in results.parts.items():
         console.print(_table(part, found))
+    mixed = results.mixed()
+    if mixed:
+        console.print("The parts are not of one run:", *mixed, sep="\n  ", highlight=False)
     goals = goals_table(verdicts)
     if not machine["card"]:
         goals.caption = "The goals are those of one H200: here they say that the run works."

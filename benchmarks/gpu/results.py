@@ -1,12 +1,13 @@
 """Rows as they are found, in a file that is whole after each, and that later commands add to.
 
 A part that is run again replaces what was there of it. Parts of another machine, card, network or
-length are not kept: figures of different runs compare badly enough.
+length are not kept: figures of different runs compare badly enough. Where parts are of another
+commit, day or plan, `mixed` says so.
 """
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,7 +103,31 @@ class Results:
         return max(measured, key=lambda row: float(row["images_per_s"]), default=None)
 
     def _cells(self, precision: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows("limit") if row["details"]["precision"] == precision]
+        rows = [*self.rows("limit"), *self.rows("tune")]
+        return [row for row in rows if row["details"].get("precision") == precision]
+
+    def tuned(self) -> list[dict[str, Any]]:
+        """Of each tuning: its seconds and its plan."""
+        return [row["details"] for row in self.rows("tune") if "plan" in row["details"]]
+
+    def mixed(self) -> list[str]:
+        """In what the parts differ that should be the same in figures that are compared."""
+        told = [
+            f"{what}: " + "; ".join(f"{', '.join(names)}: {kind}" for kind, names in kinds.items())
+            for what, kinds in (("commit", self._by(_commit)), ("day", self._by(_day)))
+            if len(kinds) > 1
+        ]
+        plans = [json.loads(plan) for plan in self._by(_plan)]
+        fields = sorted({name for plan in plans for name in plan})
+        differ = [name for name in fields if len({str(plan.get(name)) for plan in plans}) > 1]
+        return [*told, f"plans differ: {', '.join(differ)}"] if differ else told
+
+    def _by(self, kind: Callable[[dict[str, Any]], str]) -> dict[str, list[str]]:
+        """The parts' names, by something that is known of each."""
+        found: dict[str, list[str]] = {}
+        for name, part in self.parts.items():
+            found.setdefault(kind(part), []).append(name)
+        return found
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -119,3 +144,15 @@ class Results:
         unfinished = self._file.with_suffix(".tmp")
         unfinished.write_text(json.dumps(self.as_json() | more, indent=1) + "\n")
         os.replace(unfinished, self._file)
+
+
+def _commit(part: dict[str, Any]) -> str:
+    return str(part["commit"])
+
+
+def _day(part: dict[str, Any]) -> str:
+    return str(part["date"])[:10]
+
+
+def _plan(part: dict[str, Any]) -> str:
+    return json.dumps(part["plan"], sort_keys=True)

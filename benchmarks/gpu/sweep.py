@@ -33,6 +33,15 @@ def run(bench: Bench) -> Iterator[Row]:
         sweep.end()
 
 
+def cell(bench: Bench, mode: str, size: int) -> Row:
+    """One more, in a process of its own."""
+    sweep = _Sweep(bench)
+    try:
+        return sweep.measure(bench.plan.precision, mode, size)
+    finally:
+        sweep.end()
+
+
 class _Sweep:
     """One process for all cells; another one when that ends."""
 

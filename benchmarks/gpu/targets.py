@@ -23,6 +23,9 @@ def verdicts(results: Results, precision: str) -> list[Verdict]:
     anew = len(starts) == 2 and not starts[0]["facts"]["cached"]
     sooner = starts[0]["ready_s"] / starts[1]["ready_s"] if anew else None
     chosen = one.get("details", {}).get("engine", {}).get("facts", {}).get("max_batch", 0)
+    tuned = results.tuned()
+    seconds = [each["seconds"] for each in tuned] if len(tuned) == 2 else [None, None]
+    largest = tuned[0]["plan"]["max_batch"] if tuned else 0
     return [
         verdict(
             "crowd, against the limit",
@@ -55,6 +58,16 @@ def verdicts(results: Results, precision: str) -> list[Verdict]:
             "the largest batch that was chosen, against the best of the sweep",
             "times",
             _ratio(results.rate(precision, chosen), limit),
+            "≥",
+            0.98,
+            None,
+        ),
+        verdict("tune, nothing cached", "s", seconds[0], "≤", 90, None),
+        verdict("tune, cached", "s", seconds[1], "≤", 5, None),
+        verdict(
+            "the largest batch that tune chose, against the best of all sizes",
+            "times",
+            _ratio(results.rate(precision, largest), limit if results.rows("limit") else None),
             "≥",
             0.98,
             None,
