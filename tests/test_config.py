@@ -215,6 +215,13 @@ def test_sizes_in_bytes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
+def test_engines_take_sizes_as_people_write_them() -> None:
+    config = EngineConfig(gpu_memory="4G", pinned_memory="1.5GiB", client_memory=1 << 20)
+    assert (config.gpu_memory, config.pinned_memory) == (4 << 30, 3 << 29)
+    with pytest.raises(ConfigError, match="a size is a number with K, M, G or T"):
+        EngineConfig(gpu_memory="all")
+
+
 @pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "4X", "4 G B", "nan", "0x10"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="for example 4G"):

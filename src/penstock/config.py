@@ -162,6 +162,9 @@ class EngineConfig:
             check_name(self.name, "engine name")
         object.__setattr__(self, "devices", _devices(self.devices))
         _check_count("workers", self.workers, 0, 1024)
+        for name in ("gpu_memory", "pinned_memory", "client_memory"):
+            if isinstance(getattr(self, name), str):  # "4G", as in `claim_gpu` and in flags
+                object.__setattr__(self, name, parse_bytes(getattr(self, name)))
         _check_count("gpu_memory", self.gpu_memory, 0, 1 << 46)
         _check_count("pinned_memory", self.pinned_memory, 0, 1 << 46)
         _check_count("client_memory", self.client_memory, 1 << 16, 1 << 46)

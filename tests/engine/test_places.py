@@ -151,13 +151,34 @@ def test_a_model_that_cannot_fit_is_refused_before_anything_starts(
         file.truncate(60 * GB)  # a third of it may be weights
     machine.set({"uuid": "GPU-a", "total": 80 * GB}, {"uuid": "GPU-b"})
     with pytest.raises(DeviceMemoryError) as refused:
-        _places(str(large))
+        _places(str(large), devices="gpu")
     assert "20.0 GB" in str(refused.value)
     assert "16.0 GB left of 16.0 GB" in str(refused.value)
     assert _promised() == []  # nor is what was taken of the first card kept
     places = _places(str(large), devices="gpu:0", gpu_memory=30 * GB)
     assert _promised() == [30 * GB]
     places.release()
+
+
+def test_a_card_without_room_is_left_out_if_no_card_was_named(
+    machine: Machine,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine.set({"uuid": "GPU-a", "used": 16 * GB - 1}, {"uuid": "GPU-b", "name": "Free"})
+    places = _places()
+    assert len(places) == 1
+    assert places.label(0) == "gpu:1 Free"
+    assert "gpu:0 Fake is left out" in caplog.text
+    assert "GPU-a): 0 MB left of 16.0 GB" in caplog.text
+    assert [promise.card for promise in ledger.promises()] == ["GPU-b"]
+    places.release()
+    for settings in ({"devices": "gpu"}, {"devices": ["gpu:0", "gpu:1"]}, {"workers": 2}):
+        with pytest.raises(DeviceMemoryError, match="GPU-a"):
+            _places(**settings)
+    machine.set({"uuid": "GPU-a", "used": 16 * GB - 1}, {"uuid": "GPU-b", "used": 16 * GB - 1})
+    with pytest.raises(DeviceMemoryError, match="GPU-a"):
+        _places()
+    assert _promised() == []
 
 
 def test_what_was_not_needed_is_given_back_when_a_worker_is_warm(

@@ -6,7 +6,8 @@ all of it but for what is taken beside its limit (`beside`): compiled programs, 
 have the weights in it, and buffers that batches are gathered into. When everything
 is loaded and warm, what was not needed is given back, by a thread: NVML and the ledger may take
 their time, and the engine has none. Models that cannot fit are refused here, with the numbers,
-before anything is started.
+before anything is started; with devices="auto" a card without room for them is left out, as long as
+there is another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from penstock.devices.cards import amount
 from penstock.devices.choose import Placement, resolve
 from penstock.devices.ledger import Share
 from penstock.devices.plan import Need, beside, plan
+from penstock.errors import DeviceMemoryError
 from penstock.model.pace import MOST_BUFFERS
 from penstock.model.plans import likely_need
 
@@ -34,24 +36,40 @@ class Places:
 
     def __init__(self, models: Sequence[Model], config: EngineConfig) -> None:
         self._automatic = not config.gpu_memory
-        self._places = resolve(config.devices, config.workers)
         self._shares: list[Share | None] = []
-        self._first: list[Placement] = []  # with what was left to TensorFlow at first
+        self._places: list[Placement] = []  # with what was left to TensorFlow at first
         self._settling = threading.Lock()
+        chosen = resolve(config.devices, config.workers)
+        any_will_do = config.devices == "auto" and not config.workers
+        left_out: list[DeviceMemoryError] = []
         try:
-            for number, place in enumerate(self._places):
-                share = None
-                if place.on_gpu:
-                    needs = {model.name: likely_need(model, place.device) for model in models}
-                    share = self._take(place, needs, config, self._places[number:].count(place))
-                    programs, buffers = beside(needs, share.promise.size, MOST_BUFFERS)
-                    memory = share.promise.size - programs - buffers
-                    place = replace(place, memory=memory, buffers=buffers)
-                self._shares.append(share)
-                self._first.append(place)
+            for number, place in enumerate(chosen):
+                try:
+                    self._add(place, models, config, chosen[number:].count(place))
+                except DeviceMemoryError as error:
+                    if not any_will_do:
+                        raise
+                    left_out.append(error)
+                    _log.warning("%s is left out: %s", place.name, error)
+            if not self._places:
+                raise left_out[0]
         except BaseException:
             self.release()
             raise
+
+    def _add(
+        self, place: Placement, models: Sequence[Model], config: EngineConfig, sharing: int
+    ) -> None:
+        """One more, which is one of `sharing` on this card that have no share yet."""
+        share = None
+        if place.on_gpu:
+            needs = {model.name: likely_need(model, place.device) for model in models}
+            share = self._take(place, needs, config, sharing)
+            programs, buffers = beside(needs, share.promise.size, MOST_BUFFERS)
+            memory = share.promise.size - programs - buffers
+            place = replace(place, memory=memory, buffers=buffers)
+        self._shares.append(share)
+        self._places.append(place)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -66,7 +84,7 @@ class Places:
         Once it was settled, its share is what its predecessor had taken, with programs and all, and
         a little more: another process gets as much, lest it have less than that one needed.
         """
-        share, place = self._shares[index], self._first[index]
+        share, place = self._shares[index], self._places[index]
         if share is None:
             return place.environment()
         return replace(place, memory=min(place.memory, share.promise.size)).environment()
@@ -126,7 +144,7 @@ class Places:
     def _take(
         self, place: Placement, needs: dict[str, Need], config: EngineConfig, sharing: int
     ) -> Share:
-        """A share for a worker that is one of `sharing` on this card that have none yet."""
+        """What the settings say, or an equal part of what is left."""
         rooms = [room for room in ledger.rooms() if room.card.uuid == place.device]
         plan(needs, rooms, limit=config.gpu_memory).require()
         size = config.gpu_memory or (rooms[0].left // sharing if rooms and sharing > 1 else None)
