@@ -175,6 +175,15 @@ def test_a_damaged_file_is_told_as_that(net: Path, tmp_path: Path) -> None:
         assert "it is damaged" in done.stderr
 
 
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(
+    net: Path, tmp_path: Path
+) -> None:
+    done = _command(net, "--device", "cpu", "--max-batch", 3, "--plot", tmp_path / "none" / "a.png")
+    assert done.returncode != 0
+    assert f"there is no folder {tmp_path / 'none'}" in done.stderr
+    assert "starting a process" not in done.stderr
+
+
 @pytest.mark.parametrize("timeout", ["nan", "0", "-1"])
 def test_a_time_that_is_none_is_refused(net: Path, timeout: str) -> None:
     done = _command(net, "--device", "cpu", "--max-batch", 3, "--timeout", timeout)

@@ -17,6 +17,7 @@ import click
 from penstock.cli.command import Command, json_option, print_json, terminating_as_interrupt
 from penstock.cli.flags import settings_flags, settings_of
 from penstock.config import Model
+from penstock.tuning import picture
 from penstock.tuning.plan import Plan
 from penstock.tuning.run import Tell
 from penstock.tuning.run import tune as measured
@@ -48,6 +49,8 @@ def tune(
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     model = Model(source, **settings_of(Model, settings))
+    if plot is not None:
+        picture.check(plot)  # before minutes of measuring
     with terminating_as_interrupt(), _progress() as tell:
         plan = measured(model, device=device or None, timeout=timeout, tell=tell)
     if plot is not None:

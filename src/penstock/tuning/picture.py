@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,18 @@ from penstock.errors import ConfigError
 from penstock.tuning.plan import Plan
 
 _COLOUR = "#1f6f8b"
+_NEEDED = "a plot needs matplotlib: pip install matplotlib"
+
+
+def check(path: Path) -> None:
+    """Raise `ConfigError` if a picture could not be drawn or written there, before it is made."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(_NEEDED)
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"the plot {path} cannot be written: there is no folder {folder}")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(f"the plot {path} cannot be written there")
 
 
 def draw(plan: Plan, path: Path) -> None:
@@ -19,7 +33,7 @@ def draw(plan: Plan, path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ConfigError("a plot needs matplotlib: pip install matplotlib") from error
+        raise ConfigError(_NEEDED) from error
     panels: list[tuple[str, list[float]]] = [
         ("rows a second", [size.rows_per_second for size in plan.sizes]),
         ("latency, ms", [size.latency * 1e3 for size in plan.sizes]),
