@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.model.peak import NOTHING, Need, NoMemory, cut, fitted
+from penstock.devices.limit import BUFFERS
+from penstock.model.peak import NOTHING, Need, NoMemory, buffered_rows, cut, fitted
 from penstock.model.samples import Samples
 from penstock.model.sizes import DoesNotFit
 from penstock.model.sweep import Sweep, most_rows
+from penstock.spec import TensorSpec
 
 MB = 1 << 20
 
@@ -116,3 +118,17 @@ def test_a_ladder_is_cut_to_the_memory_that_there_is() -> None:
     assert cut((1, 8, 64), need, 200) == (1, 8)
     assert cut((1, 8, 64), need, 100) == (1,)
     assert cut((1, 8, 64), Need(100, 0), 50) == (1,)
+    assert cut((1, 8, 64), need, 0, 64) == (1, 8, 64)
+    assert cut((1, 8, 64), need, 1000, 63) == (1, 8, 56)  # no more than buffers hold
+    assert cut((1, 8, 64), need, 500, 17) == (1, 8, 16)
+
+
+def test_no_more_rows_than_the_buffers_hold_that_an_engine_has_left_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = (TensorSpec("float32", (10,), "a"), TensorSpec("uint8", (), "b"))
+    assert buffered_rows(inputs) == 0
+    monkeypatch.setenv(BUFFERS, str(4 * 41 * 7 + 5))
+    assert buffered_rows(inputs) == 7  # in each of four hands
+    assert buffered_rows((TensorSpec("float32", (None,), "a"),)) == 0
+    assert buffered_rows((TensorSpec("string", (), "a"),)) == 0

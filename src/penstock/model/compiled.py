@@ -34,7 +34,7 @@ from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import gathered
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
-from penstock.model.peak import Need, cut, memory_of
+from penstock.model.peak import Need, buffered_rows, cut, memory_of
 from penstock.model.rungs import Rungs, ladder
 from penstock.model.samples import Samples, find_samples
 from penstock.model.traffic import Traffic
@@ -236,7 +236,9 @@ class Compiled:
         self.batched = not findings.unbatched
         sizes = findings.sizes(self._model.ladder)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
-        sizes = cut(sizes, Need.told(findings.memory), limit)
+        given = self._model.ladder or self._model.max_batch
+        buffered = 0 if given else buffered_rows(self._inputs)
+        sizes = cut(sizes, Need.told(findings.memory), limit, buffered)
         self._rungs = Rungs(sizes[-1:] if self._model.warm == "largest" else sizes)
         planned = self.max_batch = self._rungs.sizes[-1]
         smallest = self._rungs.sizes[0] if self.batched else 1

@@ -6,13 +6,19 @@ these figures. On CPUs there is nothing to ask, and everything fits.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.devices.cards import usable_cards
+from penstock.devices.limit import BUFFERS
 from penstock.devices.plan import ROOM as ROOM
 from penstock.devices.plan import fit
+from penstock.model.pace import HANDS
+from penstock.spec import STRING, Signature
+from penstock.transport.tensors import numpy_dtype
 
 
 class Memory(Protocol):
@@ -115,21 +121,35 @@ class Need:
 NOTHING = Need(0, 0)
 
 
+def buffered_rows(inputs: Signature) -> int:
+    """How many rows an engine has left room for in a hand's buffers; 0: that is not known."""
+    allowed = int(os.environ.get(BUFFERS) or 0) // HANDS
+    if not allowed or any(None in tensor.shape or tensor.dtype == STRING for tensor in inputs):
+        return 0
+    row = sum(math.prod(tensor.sizes) * numpy_dtype(tensor.dtype).itemsize for tensor in inputs)
+    return max(allowed // row, 1) if row else 0
+
+
 def fitted(peaks: Mapping[int, int]) -> Need:
     """The line through what was measured, or above it; nothing where that is not known."""
     points = [(size, peak) for size, peak in sorted(peaks.items()) if peak > 0]
     return Need(*fit(points)) if points else NOTHING
 
 
-def cut(ladder: Sequence[int], need: Need, limit: int) -> tuple[int, ...]:
+def cut(ladder: Sequence[int], need: Need, limit: int, buffered: int = 0) -> tuple[int, ...]:
     """The sizes of a ladder that fit, and a large one that does in place of those that do not.
 
     That one is a round number: what is free changes a little from start to start, and a size is
-    compiled for seconds.
+    compiled for seconds. `buffered`: the rows that fit into the buffers that they are gathered
+    into; 0: any number.
     """
+    most = buffered or ladder[-1]
     if need.fits(ladder[-1], limit):
-        return tuple(ladder)
-    room = int(ROOM * limit) - need.fixed
-    largest = max(room // need.per_row if need.per_row else 0, 1)
+        if ladder[-1] <= most:
+            return tuple(ladder)
+        largest = most
+    else:
+        room = int(ROOM * limit) - need.fixed
+        largest = max(min(room // need.per_row if need.per_row else 0, most), 1)
     largest &= ~((1 << max(largest.bit_length() - 3, 0)) - 1)
     return (*(size for size in ladder if size < largest), largest)
