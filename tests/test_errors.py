@@ -47,6 +47,7 @@ def test_kinds_are_never_renumbered() -> None:
         "DEVICE_MEMORY": 9,
         "CONFIG": 10,
         "TRAINING": 11,
+        "NO_WORKERS": 12,
     }
 
 
@@ -60,7 +61,7 @@ def test_the_remote_traceback_is_the_cause() -> None:
 
 def test_what_may_be_retried() -> None:
     retryable = {cls.__name__ for cls in _CLASSES if cls.retryable}
-    assert retryable == {"Overloaded", "WorkerLost", "EngineClosed"}
+    assert retryable == {"Overloaded", "WorkerLost", "NoWorkers", "EngineClosed"}
 
 
 @pytest.mark.parametrize(

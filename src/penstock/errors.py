@@ -6,6 +6,7 @@ Where each one comes from, along the life of a prediction::
                              ▲                                         │          │
                              └── EngineClosed (no engine) ◀────────────┘          │
                                  WorkerLost (the worker died on this row) ◀───────┤
+                                 NoWorkers (all of them died, on whatever row)    │
                                  ModelError (the model raised on this row) ◀──────┘
 
 `ConfigError` and `ModelLoadError` come before any prediction: something cannot be started.
@@ -57,6 +58,10 @@ class WorkerLost(PenstockError):
     """The worker died while it ran this row, and there was no other try left."""
 
     retryable = True
+
+
+class NoWorkers(WorkerLost):
+    """All workers are down and restarts did not help: whatever the row, it cannot be run now."""
 
 
 class EngineClosed(PenstockError):
@@ -123,6 +128,7 @@ class Kind(enum.IntEnum):
     DEVICE_MEMORY = 9
     CONFIG = 10
     TRAINING = 11
+    NO_WORKERS = 12
 
 
 _TYPES: dict[int, type[PenstockError]] = {
@@ -137,6 +143,7 @@ _TYPES: dict[int, type[PenstockError]] = {
     Kind.DEVICE_MEMORY: DeviceMemoryError,
     Kind.CONFIG: ConfigError,
     Kind.TRAINING: TrainingError,
+    Kind.NO_WORKERS: NoWorkers,
 }
 
 

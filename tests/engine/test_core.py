@@ -606,7 +606,7 @@ def test_when_all_workers_are_down_for_good_everybody_is_told_and_later_served()
         room.submit(client, 3)
         (refused,) = _records(room, client)
         assert isinstance(refused, m.Refused)
-        assert refused.kind == Kind.WORKER_LOST
+        assert refused.kind == Kind.NO_WORKERS
         assert "restarts did not help" in refused.text
         for _ in range(300):
             room.step(SECOND)

@@ -143,7 +143,7 @@ def test_a_constructor_that_fails_ever_after_does_not_loop(start, folder):
     os.kill(worker_pids(engine)[0], signal.SIGKILL)
     waiting = engine.submit(row(Verb.ANSWER, 0, 1)[None])
     error = waiting.exception(20)
-    assert type(error).__name__ == "WorkerLost"
+    assert type(error).__name__ == "NoWorkers"
     assert "broken for now" in str(error), "the reason is in the message"
     assert len(lines("loads")) == 1 + 2
 

@@ -16,8 +16,8 @@ from penstock.errors import (
     ConfigError,
     InputError,
     ModelError,
+    NoWorkers,
     RowsFailed,
-    WorkerLost,
 )
 from penstock.offline.setting_up import serving
 from tests.conditions import until
@@ -103,7 +103,7 @@ def test_a_card_that_fails_ends_the_job_and_no_row_is_blamed(place, x, monkeypat
     monkeypatch.setenv("OFFLINE_BAD", str(bad))
     bad.touch()
     options = {"max_batch": max_batch, "max_errors": -1, "restarts": 3, "restart_refill": 100.0}
-    with pytest.raises(WorkerLost, match=r"3 restarts did not help.*goes on from here"):
+    with pytest.raises(NoWorkers, match=r"3 restarts did not help.*goes on from here"):
         penstock.predict(model("on_a_bad_card"), "x.npy", "y.npy", chunk=16, **options)
     assert not Path("y.npy").exists()
     bad.unlink()

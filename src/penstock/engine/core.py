@@ -283,7 +283,7 @@ class Core:
         elif job.deadline and job.deadline <= now:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
         elif self.health.hopeless:
-            refusal = (Kind.WORKER_LOST, self.health.hopeless)
+            refusal = (Kind.NO_WORKERS, self.health.hopeless)
         elif job.deadline and not self.batcher.in_time(job, self._earliest_start(now)):
             refusal = (Kind.DEADLINE, _cannot_be_met(job, self._earliest_start(now)))
         if refusal:

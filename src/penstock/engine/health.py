@@ -143,7 +143,7 @@ class Health:
                 f"the last one: {cause}"
             )
             for job in core.batcher.clear():
-                core.fail(job, Kind.WORKER_LOST, self.hopeless)
+                core.fail(job, Kind.NO_WORKERS, self.hopeless)
 
     def _give_up(self, worker: Worker, how: str) -> None:
         kind, text = worker.load_error or (

@@ -8,22 +8,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.data.chunk import Failure
-from penstock.errors import InputError, ModelError, PenstockError, WorkerLost
+from penstock.errors import InputError, ModelError, NoWorkers, PenstockError, WorkerLost
 
 _KINDS: tuple[tuple[type[PenstockError], str], ...] = (
     (ModelError, "model"),
     (WorkerLost, "worker"),
     (InputError, "input"),
 )
-_DIED_OF_IT = "the worker ended while it ran this "  # as the engine says it; else all workers died
 _LONGEST = 2000
 
 
 def is_of_rows(error: BaseException) -> bool:
     """Whether these rows are at fault: others may do better. If not, no row can be predicted."""
-    if isinstance(error, WorkerLost):
-        return str(error).startswith(_DIED_OF_IT)
-    return isinstance(error, (ModelError, InputError))
+    return isinstance(error, (ModelError, InputError, WorkerLost)) and not isinstance(
+        error, NoWorkers
+    )
 
 
 def failure_of(row: int, key: Any, error: BaseException, kind: str = "") -> Failure:

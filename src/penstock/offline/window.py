@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.client.client import Client
 from penstock.data.chunk import Array, Failure
-from penstock.errors import InputError, Overloaded, PenstockError, RowsFailed, WorkerLost
+from penstock.errors import InputError, NoWorkers, Overloaded, PenstockError, RowsFailed
 from penstock.model.source import resolve
 from penstock.offline.failures import failure_of, is_of_rows
 from penstock.offline.feed import Feed
@@ -222,9 +222,9 @@ def mapped(function: Callable[[Any], Any], columns: dict[str, Array]) -> dict[st
 
 def _stopped(error: PenstockError) -> PenstockError:
     """What ends the job, of which no row is to blame."""
-    if not isinstance(error, WorkerLost):
+    if not isinstance(error, NoWorkers):
         return error
-    return WorkerLost(
+    return NoWorkers(
         f"{error}; once that is mended, or with more restarts, the same call goes on from here"
     )
 
