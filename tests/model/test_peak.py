@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.devices import ledger
 from penstock.devices.limit import BUFFERS
-from penstock.model.peak import NOTHING, Need, NoMemory, buffered_rows, cut, fitted
+from penstock.model.peak import NOTHING, GpuMemory, Need, NoMemory, buffered_rows, cut, fitted
 from penstock.model.samples import Samples
 from penstock.model.sizes import DoesNotFit
 from penstock.model.sweep import Sweep, most_rows
 from penstock.spec import TensorSpec
+from tests.devices.conftest import GB, Machine, machine  # noqa: F401
 
 MB = 1 << 20
 
@@ -121,6 +124,24 @@ def test_a_ladder_is_cut_to_the_memory_that_there_is() -> None:
     assert cut((1, 8, 64), need, 0, 64) == (1, 8, 64)
     assert cut((1, 8, 64), need, 1000, 63) == (1, 8, 56)  # no more than buffers hold
     assert cut((1, 8, 64), need, 500, 17) == (1, 8, 16)
+
+
+def test_what_is_promised_to_others_is_not_free(machine: Machine) -> None:  # noqa: F811
+    """Of a card on which TensorFlow has no limit."""
+    machine.set({"uuid": "GPU-a", "used": GB})
+    none = SimpleNamespace(
+        list_physical_devices=lambda kind: ["gpu"],
+        get_logical_device_configuration=lambda gpu: None,
+        experimental=SimpleNamespace(get_memory_info=lambda name: {"current": 5}),
+    )
+    memory = GpuMemory(SimpleNamespace(config=none))
+    assert memory.limit() == 15 * GB + 5
+    share = ledger.take(6 * GB, "another")
+    assert memory.limit() == 9 * GB + 5
+    share.release()
+    (machine.ledger / "lock").unlink()
+    (machine.ledger / "lock").mkdir()  # a ledger that cannot be read
+    assert memory.limit() == 15 * GB + 5
 
 
 def test_no_more_rows_than_the_buffers_hold_that_an_engine_has_left_room_for(

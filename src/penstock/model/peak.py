@@ -6,19 +6,25 @@ these figures. On CPUs there is nothing to ask, and everything fits.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.devices import ledger
 from penstock.devices.cards import usable_cards
 from penstock.devices.limit import BUFFERS
 from penstock.devices.plan import ROOM as ROOM
 from penstock.devices.plan import fit
+from penstock.devices.room import reckon
+from penstock.errors import PenstockError
 from penstock.model.pace import HANDS
 from penstock.spec import STRING, Signature
 from penstock.transport.tensors import numpy_dtype
+
+_log = logging.getLogger(__name__)
 
 
 class Memory(Protocol):
@@ -88,13 +94,18 @@ def memory_of(device: str) -> Memory:
 
 
 def _free_memory() -> int:
-    """What no process has taken of the GPU that this one sees; 0 where that cannot be found out.
+    """What no process has taken of the GPU that this one sees, nor was promised; 0: nobody knows.
 
     Where TensorFlow grows as it needs, that is what it can still take. Where it has taken all at
     once, this is less than it has: too small a figure is the safe one.
     """
     cards = usable_cards()
-    return cards[0].free if cards else 0
+    try:
+        rooms = reckon(cards, ledger.promises())
+    except (OSError, PenstockError) as error:
+        _log.info("promises of GPU memory are not known: %s", error)
+        rooms = reckon(cards, [])
+    return rooms[0].left if rooms else 0
 
 
 @dataclass(frozen=True)
