@@ -123,6 +123,19 @@ def test_class_weights_and_penalties_on_weights() -> None:
 
 
 @in_tensorflow
+def test_classes_in_a_column_of_which_only_the_data_tells() -> None:
+    import tensorflow as tf
+
+    from penstock.train.weighing import Weighing
+
+    weighing = Weighing(network(), 1, {0: 2.0, 1: 3.0, 2: 5.0})
+    spec = tf.TensorSpec((None, None), tf.float32)
+    weigh = tf.function(lambda y: weighing.sample_weight(y, None), input_signature=[spec])
+    assert weigh([[1.0], [2.0], [0.9999]]).numpy().tolist() == [3.0, 5.0, 3.0]
+    assert weigh([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).numpy().tolist() == [3.0, 5.0]
+
+
+@in_tensorflow
 def test_masked_entries_do_not_count() -> None:
     import keras
 

@@ -185,3 +185,33 @@ def test_the_chief_shows_a_progress_bar() -> None:
         penstock.train.fit(network(), *rows(), batch_size=8, epochs=2, verbose=1)
     assert "Epoch 2/2" in shown.getvalue()
     assert "accuracy" in shown.getvalue()
+
+
+@in_tensorflow
+def test_what_data_and_disks_take_is_not_the_silence_of_a_cluster() -> None:
+    """The chief of parameter servers, whose cluster is a fake."""
+    from penstock.train.coordinating import Coordinated
+    from penstock.train.handing import AsyncLoop
+    from penstock.train.loop import Loop, Position
+    from penstock.train.options import Options
+    from penstock.train.patience import Patience
+
+    patience, rested = Patience(60.0, list), []
+    handed = types.SimpleNamespace(
+        patience=patience, hand_out=lambda function, pieces: None, join=lambda: None
+    )
+
+    def takes_its_time(*_: Any) -> None:
+        rested.append(not patience._watching)
+
+    chief = object.__new__(Coordinated)
+    chief._model, chief._options, chief._micros = network(), Options(), 1
+    chief._handed = handed
+    chief._step()(types.SimpleNamespace(get_next=takes_its_time))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_save", takes_its_time)
+        loop = AsyncLoop(types.SimpleNamespace(), Position(), handed)
+        loop._save()
+    assert rested == [True] * 2
+    assert patience._watching
+    patience.__exit__()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import WorkerLost
+from penstock.errors import DeviceMemoryError, WorkerLost
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
 
@@ -94,12 +94,42 @@ def test_a_step_that_ran_out_of_memory_in_its_middle_counts_once() -> None:
 
 
 @in_tensorflow
+def test_what_ran_out_of_memory_on_the_way_back_is_not_counted() -> None:
+    import keras
+    import tensorflow as tf
+
+    import penstock
+
+    two_cpus()
+    calls: list[int] = []
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def hard_to_differentiate(x: Any) -> Any:
+        def fails() -> Any:
+            calls.append(1)
+            if len(calls) in (3, 4):
+                raise MemoryError  # in TensorFlow's words a ResourceExhaustedError
+            return np.float32(1)
+
+        return x, lambda dy: dy * tf.numpy_function(fails, [], tf.float32)
+
+    class Hard(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return hard_to_differentiate(x)
+
+    got = penstock.train.fit(network("adam", Hard), *rows(), **_SETTINGS | {"epochs": 1})
+    assert got.report["micros"] == 4
+    assert len(calls) == 2 + 2 + 3 * 4  # two steps, two attempts, and the rest in four pieces each
+    accuracy = got.model._compile_metrics.metrics[0]
+    assert [int(each.count.numpy()) for each in (got.model._loss_tracker, accuracy)] == [37, 37]
+
+
+@in_tensorflow
 def test_validation_takes_the_pieces_of_training_and_smaller_ones_where_they_do_not_fit() -> None:
     import keras
     import tensorflow as tf
 
     import penstock
-    from penstock.errors import DeviceMemoryError
     from penstock.train import validation
 
     two_cpus()
@@ -144,7 +174,7 @@ def test_a_single_row_that_does_not_fit_is_told() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainStep, "__call__", never_enough)
-        with pytest.raises(tf.errors.ResourceExhaustedError):
+        with pytest.raises(DeviceMemoryError, match="a step of one row does not fit"):
             penstock.train.fit(network("adam"), *rows(), **_SETTINGS)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.errors import ConfigError, TrainingError
@@ -35,6 +37,9 @@ def _process() -> Iterator[None]:
         ({"seed": -1}, "seed must be"),
         ({"timeout": 0}, "timeout must be above 0"),
         ({"remat": "some"}, "remat must be"),
+        ({"strategy": None}, "strategy must be one of 'auto', .*, not None"),
+        ({"timeout": "60"}, "timeout must be above 0 seconds, not '60'"),
+        ({"clip_norm": "1"}, "clip_norm must be above 0, not '1'"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], why: str) -> None:
@@ -46,6 +51,13 @@ def test_the_environment_fills_what_is_not_given() -> None:
     environ = {"PENSTOCK_TRAIN_CHECKPOINTS": "/c", "PENSTOCK_TRAIN_PROFILE": "/p"}
     options = asked(environ, checkpoints="/mine")
     assert (options.checkpoints, options.profile, options.summary) == ("/mine", "/p", None)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = asked({}, batch_size=np.int64(32), micro_batch=np.int32(4), clip_norm=np.float32(2))
+    assert (
+        json.dumps([options.batch_size, options.micro_batch, options.clip_norm]) == "[32, 4, 2.0]"
+    )
 
 
 def test_each_call_of_a_script_has_a_folder_of_its_own() -> None:
@@ -114,6 +126,22 @@ def test_models_that_cannot_be_trained_here() -> None:
     stepping = Stepping([keras.Input((WIDTH,)), keras.layers.Dense(3)])
     stepping.compile("sgd", "mse")
     refused(stepping, "train_step of its own")
+
+    class Testing(keras.Sequential):  # type: ignore[misc]
+        def test_step(self, data: Any) -> Any:
+            return super().test_step(data)
+
+    class Telling(keras.Sequential):  # type: ignore[misc]
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            told = super().compute_metrics(x, y, y_pred, sample_weight)
+            return {**told, "largest": keras.ops.max(y_pred)}
+
+    for kind, why in ((Testing, "test_step of its own"), (Telling, "returns 'largest', which is")):
+        made = kind([keras.Input((8,)), keras.layers.Dense(3, "softmax")])
+        made.compile("sgd", "sparse_categorical_crossentropy")
+        refused(made, why, validation_data=rows(9))
+    weights: Any = {"a": 1.0}
+    refused(network(), "class_weight must be by class, 0, 1, …; got 'a'", class_weight=weights)
 
 
 @in_tensorflow

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock import launch
+from penstock.train.launcher.job import Job
+from penstock.train.launcher.pace import scaling
 from tests.conditions import is_alive, until
 from tests.train.launching import Launcher, ended
 
@@ -292,6 +294,7 @@ def test_scaling_efficiency_is_told_when_it_is_known(launcher: Launcher) -> None
     job = launcher.script(
         "workers = len(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'])\n"
         "report = {'rows_per_second': 100 if workers == 1 else 150, 'workers': workers}\n"
+        "report['steps'] = 20\n"
         "if INDEX == 0: Path(os.environ['PENSTOCK_TRAIN_SUMMARY']).write_text(json.dumps(report))\n"
     )
     done = launcher.run(job, "--workers", 2)
@@ -302,3 +305,19 @@ def test_scaling_efficiency_is_told_when_it_is_known(launcher: Launcher) -> None
     assert "scaling efficiency 75%: one worker alone trained 100 rows/s" in done.stdout
     told = json.loads(launcher.run(job, "--workers", 2, "--json").stdout)
     assert (told["training"]["workers"], told["scaling"]["efficiency"]) == (2, 0.75)
+
+
+def test_the_pace_of_a_few_steps_is_not_remembered(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("")
+    job = Job(str(script))
+
+    def told(pace: float, workers: int, **steps: int) -> float | None:
+        report = {"rows_per_second": pace, "workers": workers, **steps}
+        return (scaling(job, "cpu", report) or {}).get("efficiency")
+
+    told(100.0, 1, steps=50)
+    told(0.0, 1, steps=50, resumed_at_step=50)  # there was nothing left to do
+    told(7.0, 1, steps=50, resumed_at_step=45)
+    assert told(150.0, 2, steps=50) == 0.75
+    assert told(0.0, 2, steps=50, resumed_at_step=50) is None

@@ -48,9 +48,14 @@ class Pause(keras.callbacks.Callback):
             (HERE / f"paused-{ATTEMPT}-{epoch}").touch()
             await_file(f"go-{ATTEMPT}-{epoch}")
 
-def fit(model, epochs=3, **more):
-    told = dict(validation_data=(x, y), callbacks=[Pause()], shuffle=False, seed=1, verbose=0)
-    return penstock.train.fit(model, x, y, batch_size=32, epochs=epochs, **told, **more)
+def compiled(model):
+    model.compile("sgd", "mse", metrics=[keras.metrics.F1Score()])
+    return model
+
+def fit(model, epochs=3, more=(), **options):
+    told = dict(validation_data=(x, y), shuffle=False, seed=1, verbose=0)
+    told["callbacks"] = [Pause(), *more]
+    return penstock.train.fit(model, x, y, batch_size=32, epochs=epochs, **told, **options)
 (HERE / f"{NAME}-{INDEX}.pid").write_text(str(os.getpid()))
 """
 
@@ -77,7 +82,12 @@ def test_one_worker_with_a_server_trains_as_one_process_does(launcher: Launcher)
         JOB
         + EXPECTED
         + """
-plain = fit(build)
+heard = []
+class Hears(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        heard.append(batch)
+plain = fit(build, more=[Hears()])
+vectors = penstock.train.fit(lambda: compiled(build()), x, np.eye(2)[y], verbose=0).history
 halves = fit(build(), accumulate=2)
 apart = {}
 for name, by, trained in (
@@ -93,6 +103,7 @@ try:
 except ValueError as error:
     refused = f"{type(error).__name__}: {error}"
 told = {"refused": refused, "apart": apart, "history": plain.history, "report": plain.report,
+        "heard": heard, "vectors": vectors["f1_score"],
         "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
 (HERE / "told").write_text(json.dumps(told))
 """
@@ -106,6 +117,8 @@ told = {"refused": refused, "apart": apart, "history": plain.history, "report": 
     assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
     assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])
+    assert told["heard"] == list(range(5)) * 3
+    assert [len(each) for each in told["vectors"]] == [2]
     assert (told["report"]["strategy"], told["report"]["steps"]) == ("parameter_server", 15)
 
 

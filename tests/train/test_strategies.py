@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, TrainingError
+from penstock.errors import ConfigError, TrainingError, WorkerLost
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
 
@@ -83,3 +83,32 @@ def test_gradients_are_not_added_up_twice_by_an_optimizer_that_is_not_known() ->
         pass  # one replica adds nothing up
     with pytest.raises(TrainingError, match=r"_all_reduce_sum_gradients.*Renamed.*twice"):
         plainly(2, Renamed()).__enter__()
+
+
+@in_tensorflow
+def test_workers_that_never_come_are_waited_for_as_long_as_was_said() -> None:
+    """One worker listens, as a peer that calls its chief does; another one does not come."""
+    import socket
+
+    from tensorflow.python.eager import context
+
+    from penstock.train.cluster import Cluster
+    from penstock.train.strategies import _limit_joining, await_others
+
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("", 0)) as closed:
+        ports = [there.getsockname()[1], closed.getsockname()[1]]
+        closed.close()
+        workers = ("127.0.0.1:1", *(f"127.0.0.1:{port}" for port in ports))
+        with pytest.raises(WorkerLost, match=rf"worker 0 of 3 has waited .*at {workers[2]}$"):
+            await_others(Cluster(workers), timeout=0.1)
+        await_others(Cluster(workers[:2]), timeout=0.1)
+        await_others(Cluster(workers, index=1), timeout=0.1)  # which TensorFlow bounds
+    set_: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            context.Context, "configure_coordination_service", lambda _, **given: set_.update(given)
+        )
+        _limit_joining(Cluster(workers, index=1), timeout=2.5)
+    assert set_["cluster_register_timeout_in_ms"] == 2500
+    assert set_["service_leader"] == "/job:worker/replica:0/task:0"
+    assert [(job.name, job.num_tasks) for job in set_["coordinated_jobs"]] == [("worker", 3)]

@@ -18,6 +18,7 @@ from penstock.train.history import History
 from penstock.train.jit import Tried
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, listed
+from penstock.train.micro import one_row_does_not_fit
 from penstock.train.options import Options
 from penstock.train.saving import Kept
 from penstock.train.scaling import LossScale, needs_scale, optimizer_of
@@ -191,7 +192,7 @@ class Assembly:
     def _smaller(self, run: Run, error: Exception) -> bool:
         """After an out-of-memory: twice the micro-batches, if they can be smaller."""
         if self.micros * self.place.local >= self.batch_size:
-            return False
+            raise one_row_does_not_fit() from error
         run.step.undo()
         self.micros *= 2
         self.told.setdefault("out_of_memory", []).append({"micros": self.micros})

@@ -8,19 +8,20 @@ metrics are told at the end of an epoch, and before a checkpoint is written.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from typing import Any
 
 from penstock.errors import ConfigError, InputError
 from penstock.model.runtime import keras, tf
-from penstock.train.callbacks import Listeners
+from penstock.train.callbacks import Listeners, Logs
 from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
 from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
-from penstock.train.loop import Loop, Run, plain
+from penstock.train.loop import Loop, Run, listed, plain
 from penstock.train.options import Options
 from penstock.train.passes import forward
 from penstock.train.patience import Patience
@@ -92,7 +93,7 @@ class Coordinated:
         told = listeners.history
         return History(
             model,
-            dict(told.history),
+            listed(told.history),
             list(told.epoch),
             params,
             self._report(loop, resumed, time.monotonic() - began, feed.policy),
@@ -128,7 +129,9 @@ class Coordinated:
         )
 
         def step(iterator: Any) -> tuple[None, int]:
-            self._handed.hand_out(function, [iterator.get_next() for _ in range(self._micros)])
+            with self._handed.patience.resting():  # data may take its time
+                pieces = [iterator.get_next() for _ in range(self._micros)]
+            self._handed.hand_out(function, pieces)
             return None, 1
 
         return step
@@ -196,11 +199,22 @@ class Coordinated:
             autograph=False,
         )
 
+        def so_far() -> dict[str, float]:
+            with self._handed.patience.watching():
+                return plain(self._tally.results())
+
         def validate() -> dict[str, float]:
             self._model.reset_metrics()
             listeners.tell("test_begin", {})
-            for piece in feed.dataset(0):
+            iterator = iter(feed.dataset(0))
+            for step in itertools.count():
+                listeners.tell("test_batch_begin", step, {})
+                with self._handed.patience.resting():
+                    piece = next(iterator, None)
+                if piece is None:
+                    break
                 self._handed.hand_out(function, [piece])
+                listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
             logs = plain(self._tally.results())
             listeners.tell("test_end", logs)

@@ -116,7 +116,8 @@ class AsyncLoop(Loop):
 
     def _save(self) -> None:
         self._handed.join()
-        super()._save()
+        with self._handed.patience.resting():  # a disk may take its time
+            super()._save()
 
 
 def count_at_once(

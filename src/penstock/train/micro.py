@@ -92,6 +92,14 @@ def room_of(memory: Memory, tensorflow: Any) -> int:
     return max(told, _allocators_limit())
 
 
+def one_row_does_not_fit() -> DeviceMemoryError:
+    """There is nothing left to halve."""
+    return DeviceMemoryError(
+        "a step of one row does not fit the device's memory; remat=True or "
+        'precision="mixed_float16" take less'
+    )
+
+
 def _allocators_limit() -> int:
     from tensorflow.python.client import device_lib
 
@@ -119,8 +127,5 @@ def _halved(size: int, error: Exception) -> int:
     if not is_out_of_memory(error):
         raise error
     if size == 1:
-        raise DeviceMemoryError(
-            "a step of one row does not fit the device's memory; remat=True or "
-            'precision="mixed_float16" take less'
-        ) from error
+        raise one_row_does_not_fit() from error
     return size // 2

@@ -13,6 +13,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -65,7 +66,7 @@ class Options:
         for name in ("batch_size", "validation_batch_size", "checkpoint_every"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))
-        if isinstance(self.strategy, str):
+        if self.strategy is None or isinstance(self.strategy, str):
             _one_of(STRATEGIES, "strategy", self.strategy)
         _one_of(REDUCTIONS, "reduce", self.reduce)
         _one_of(PRECISIONS, "precision", self.precision)
@@ -76,10 +77,9 @@ class Options:
             raise ConfigError(
                 f"remat must be True, False, 'auto' or names of layers, not {self.remat!r}"
             )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm must be above 0, not {self.clip_norm!r}")
-        if not self.timeout > 0:
-            raise ConfigError(f"timeout must be above 0 seconds, not {self.timeout!r}")
+        if self.clip_norm is not None:
+            _above_0("clip_norm", self.clip_norm)
+        _above_0("timeout", self.timeout, " seconds")
         if self.seed is not None:
             _at_least(0, "seed", self.seed)
         self._check_micro_batch()
@@ -103,7 +103,7 @@ class Options:
 
     def micros(self, batch_size: int, workers: int, replicas: int) -> int:
         """Micro-batches a step on each of so many replicas; 1 where that is yet to be measured."""
-        if not isinstance(self.micro_batch, int):
+        if self.micro_batch is None or isinstance(self.micro_batch, str):
             return self.accumulate
         rows = -(-batch_size // (workers * replicas))
         return -(-rows // self.micro_batch)
@@ -111,6 +111,7 @@ class Options:
 
 def asked(environ: Mapping[str, str] = os.environ, **given: Any) -> Options:
     """The options as given, and what the environment says of those that were not."""
+    given = {name: _plain(value) for name, value in given.items()}
     known = {field.name for field in dataclasses.fields(Options)}
     unknown = sorted(set(given) - known)
     if unknown:
@@ -131,9 +132,21 @@ def _of_this_call(folder: str) -> str:
     return folder if _calls[folder] == 1 else os.path.join(folder, f"fit-{_calls[folder]}")
 
 
+def _plain(value: Any) -> Any:
+    """numpy's numbers as Python's, as JSON wants them."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def _at_least(least: int, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ConfigError(f"{name} must be a whole number from {least} on, not {value!r}")
+
+
+def _above_0(name: str, value: Any, unit: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise ConfigError(f"{name} must be above 0{unit}, not {value!r}")
 
 
 def _one_of(choices: Sequence[Any], name: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
 from penstock.train.tally import Tally
 
@@ -33,11 +34,23 @@ def count_in(
     `before`: the counters as they were, where padding must not count.
     """
     if type(model).compute_metrics is not keras().Model.compute_metrics:
-        model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        told = model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        _refuse_more(told, model)
     elif model._compile_metrics is not None:
         model._compile_metrics.update_state(y, y_pred, sample_weight=weight)
     if before:
         tally.weigh(before, count)
+
+
+def _refuse_more(told: Any, model: Any) -> None:
+    """What is no metric is known of one piece alone, and cannot be added up."""
+    more = sorted(set(told or ()) - set(model.get_metrics_result()))
+    if more:
+        raise ConfigError(
+            f"compute_metrics of {type(model).__name__} returns {', '.join(map(repr, more))}, "
+            "which is none of the model's metrics: keep it in a keras.metrics.Metric that is an "
+            "attribute of the model, so that it is counted over all pieces"
+        )
 
 
 def replica_number() -> int:

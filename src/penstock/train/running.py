@@ -49,7 +49,7 @@ def run(
             model = unpack(early or pack(own))
             if where.home is not None:
                 model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
-    _check(model)
+    _check(model, validation_data is not None)
     parts = Assembly(model, where, options)
     with _peers(where), training_in(model, options.precision):
         history = parts.trained(data, validation_data, callbacks)
@@ -96,7 +96,7 @@ def _check_unscoped(model: Any) -> None:
         raise ConfigError(f"{_STAGED}; this one was made in the scope of a strategy")
 
 
-def _check(model: Any) -> None:
+def _check(model: Any, validated: bool) -> None:
     library = keras()
     if not isinstance(model, library.Model):
         raise ConfigError(
@@ -110,6 +110,11 @@ def _check(model: Any) -> None:
         raise ConfigError(
             f"{type(model).__name__} has a train_step of its own, which cannot be cut into "
             "micro-batches and replicas: override compute_loss in its place, or use Model.fit"
+        )
+    if validated and type(model).test_step is not library.Model.test_step:
+        raise ConfigError(
+            f"{type(model).__name__} has a test_step of its own, which validation would not call: "
+            "override compute_loss and compute_metrics in its place, or give no validation_data"
         )
     if optimizer_of(model).gradient_accumulation_steps:
         raise ConfigError(

@@ -59,7 +59,7 @@ def run(
     with _lost_servers(found), Patience(options.timeout, lambda: silent(every)) as patience:
         with coordinator.strategy.scope():
             there = unpack(packed) if packed is not None else built(model)
-        _check(there, options, coordinator.strategy)
+        _check(there, options, coordinator.strategy, validation_data is not None)
         with training_in(there, options.precision):
             run = Coordinated(there, coordinator, found, options, patience)
             history = run.trained(data, validation_data, callbacks)
@@ -160,11 +160,11 @@ def _lost_servers(found: Cluster) -> Iterator[None]:
         ) from error
 
 
-def _check(model: Any, options: Options, strategy: Any) -> None:
+def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None:
     from penstock.train.running import _check as check_model
     from penstock.train.scaling import needs_scale
 
-    check_model(model)
+    check_model(model, validated)
     if needs_scale(model) or options.precision == "mixed_float16":
         raise ConfigError(
             "mixed_float16 needs one loss scale for all steps, which asynchronous steps have not: "

@@ -113,7 +113,8 @@ class TrainStep:
 
     def _whole_on(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         gradients, counts = self._backward(x, y, weight, count)
-        self._tally.count_loss(counts[2], counts[1])
+        with tf.control_dependencies(gradients):
+            self._tally.count_loss(counts[2], counts[1])
         gradients, good = finished(gradients, self._scale, self._clip_norm)
         if good is None:
             self._apply(gradients)

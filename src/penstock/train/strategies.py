@@ -21,11 +21,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, WorkerLost
 from penstock.model.runtime import tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
@@ -153,7 +155,6 @@ def _within_a_process(reduce: str) -> Any:
 
 
 def _of_a_strategy(strategy: Any, reduce: str, pack_bytes: int, timeout: float) -> Place:
-    extended = strategy.extended
     kinds = {
         tf.distribute.MultiWorkerMirroredStrategy: "multiworker",
         tf.distribute.MirroredStrategy: "mirrored",
@@ -165,6 +166,7 @@ def _of_a_strategy(strategy: Any, reduce: str, pack_bytes: int, timeout: float) 
             "strategy must be a name, or a MirroredStrategy, MultiWorkerMirroredStrategy or "
             f"OneDeviceStrategy; got {type(strategy).__name__}"
         )
+    extended = strategy.extended
     # Every step has an element for each replica: nothing is to be agreed upon before it is read.
     extended.experimental_enable_get_next_as_optional = False
     local = len(extended.worker_devices)
@@ -207,6 +209,7 @@ def _crowded() -> bool:
     return os.environ.get("PENSTOCK_TRAIN_CROWDED") == "1"
 
 
+_PAUSE = 0.2  # seconds between two looks whether others have come
 _joined: list[Any] = []  # a process joins one cluster, once
 
 
@@ -230,14 +233,61 @@ def _join(found: Cluster, reduce: str, pack_bytes: int, timeout: float) -> Any:
         implementation=_between_processes(reduce),
     )
     late = _allow_late(found)
+    began = time.monotonic()
     log = logging.getLogger("absl")
     level = log.level
     try:
         if late:  # what it warns of is taken care of
             log.setLevel(logging.ERROR)
+        _limit_joining(found, timeout)
+        await_others(found, timeout)
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except (tf.errors.DeadlineExceededError, tf.errors.UnavailableError) as error:
+        raise _alone(found, time.monotonic() - began, [found.chief or found.workers[0]]) from error
     finally:
         log.setLevel(level)
+
+
+def await_others(found: Cluster, timeout: float) -> None:
+    """The chief's part: the others listen while they call it, but it would wait for ever."""
+    from penstock.train.servers import silent
+
+    began = time.monotonic()
+    missing = [each for each in found.workers if found.is_chief and each != found.address]
+    while missing := silent(missing):
+        if time.monotonic() - began > timeout:
+            raise _alone(found, timeout, missing)
+        time.sleep(_PAUSE)
+
+
+def _alone(found: Cluster, seconds: float, missing: list[str]) -> WorkerLost:
+    return WorkerLost(
+        f"worker {found.rank} of {found.size} has waited {seconds:.0f} s in vain for the others to "
+        f"come: nobody answers at {', '.join(missing)}"
+    )
+
+
+def _limit_joining(found: Cluster, timeout: float) -> None:
+    """How long TensorFlow waits for workers that have not come: an hour, if nobody says so.
+
+    But for that, what is set here is what it would set.
+    """
+    from tensorflow.python.distribute.collective_all_reduce_strategy import coordination_config_pb2
+    from tensorflow.python.eager import context
+
+    of_process = context.context()
+    if of_process.coordination_service is not None:
+        return
+    every = {role: tasks for role, tasks in found.tasks().items() if role != "ps" and tasks}
+    of_process.configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{'chief' if found.chief else 'worker'}/replica:0/task:0",
+        cluster_register_timeout_in_ms=math.ceil(1000 * timeout),
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=role, num_tasks=len(tasks))
+            for role, tasks in every.items()
+        ],
+    )
 
 
 def _allow_late(found: Cluster) -> bool:

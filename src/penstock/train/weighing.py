@@ -28,6 +28,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import ConfigError, TrainingError
 from penstock.model.runtime import keras, tf
 
@@ -136,20 +138,35 @@ def _sum(weight: Any) -> Any:
 def _table(class_weight: Mapping[int, float] | None) -> Any:
     if not class_weight:
         return None
-    if any(isinstance(key, bool) or int(key) != key or key < 0 for key in class_weight):
-        raise ConfigError(f"class_weight must be by class, 0, 1, …; got {sorted(class_weight)}")
+    if not all(_is_class(key) for key in class_weight):
+        named = ", ".join(map(repr, class_weight))
+        raise ConfigError(f"class_weight must be by class, 0, 1, …; got {named}")
     table = [1.0] * (max(map(int, class_weight)) + 2)  # the last: classes that are not named
     for key, weight in class_weight.items():
         table[int(key)] = float(weight)
     return table
 
 
+def _is_class(key: Any) -> bool:
+    is_number = isinstance(key, (int, float, np.integer)) and not isinstance(key, bool)
+    return is_number and key >= 0 and int(key) == key
+
+
 def _of_classes(y: Any, table: list[float]) -> Any:
-    if len(y.shape) > 1 and y.shape[-1] != 1:
-        classes = tf.argmax(y, axis=-1, output_type=tf.int32)
+    if len(y.shape) == 2 and y.shape[-1] is None:  # only the data tells whether there is one column
+        classes = tf.cond(tf.shape(y)[-1] == 1, lambda: _numbers(y), lambda: _largest(y))
     else:
-        classes = tf.cast(tf.reshape(y, (-1,)), tf.int32)
+        classes = _largest(y) if len(y.shape) > 1 and y.shape[-1] != 1 else _numbers(y)
     return tf.gather(tf.constant(table), tf.clip_by_value(classes, 0, len(table) - 1))
+
+
+def _largest(y: Any) -> Any:
+    return tf.argmax(y, axis=-1, output_type=tf.int32)
+
+
+def _numbers(y: Any) -> Any:
+    numbers = tf.reshape(y, (-1,))
+    return tf.cast(tf.round(numbers) if numbers.dtype.is_floating else numbers, tf.int32)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -106,7 +108,9 @@ class Head(Peer):
         return -1
 
     def _record(self, rank: int, result: Result) -> None:
-        """The first that a machine says holds."""
+        """The first that a machine says holds. When that was is told by this machine's clock."""
+        if result.blame is not None:
+            result = replace(result, blame=replace(result.blame, at=time.monotonic()))
         if self._results.setdefault(rank, result) is not result:
             return
         if result.how in (How.FAILED, How.INTERRUPTED):
