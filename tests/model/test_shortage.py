@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import DeviceMemoryError
+from penstock.model.samples import Samples, find_samples
 from penstock.model.shortage import is_out_of_memory
+from penstock.spec import TensorSpec
 
 
 class ResourceExhaustedError(Exception):
@@ -24,7 +26,6 @@ class InternalError(Exception):
         InternalError("Failed copying input tensor: Dst tensor is not initialized."),
         InternalError("CUDNN_STATUS_ALLOC_FAILED"),
         InternalError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
-        DeviceMemoryError("a batch of 8 rows"),
     ],
     ids=str,
 )
@@ -33,7 +34,31 @@ def test_too_little_memory(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [InternalError("cuDNN says no"), ValueError("Out of memory"), MemoryError()], ids=repr
+    "error",
+    [
+        InternalError("cuDNN says no"),
+        ValueError("Out of memory"),
+        MemoryError(),
+        DeviceMemoryError("not even one row fits"),  # ours, and not to be tried again
+    ],
+    ids=repr,
 )
 def test_what_is_something_else(error: Exception) -> None:
     assert not is_out_of_memory(error)
+
+
+def test_rows_that_do_not_fit_are_not_rows_that_the_model_does_not_take() -> None:
+    inputs = (TensorSpec("float32", (None,)),)
+    tried: list[int] = []
+
+    def attempt(samples: Samples, most: int) -> None:
+        width = samples.rows(1)[0].shape[1]
+        tried.append(width)
+        if width > most:
+            raise DeviceMemoryError(f"{width} are too many")
+
+    found, _ = find_samples(inputs, "", lambda samples: attempt(samples, 20))
+    assert found is not None
+    assert max(tried) > 20 >= tried[-1]  # smaller ones are tried, too
+    with pytest.raises(DeviceMemoryError, match="are too many"):
+        find_samples(inputs, "", lambda samples: attempt(samples, 0))

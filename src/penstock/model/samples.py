@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import ModelLoadError, PenstockError
+from penstock.errors import DeviceMemoryError, ModelLoadError, PenstockError
 from penstock.model.shortage import is_out_of_memory
 from penstock.model.source import resolve
 from penstock.spec import STRING, ModelSpec, Signature, TensorSpec
@@ -57,20 +57,24 @@ def find_samples(inputs: Signature, source: str, attempt: Try) -> tuple[Samples 
     """Rows that the model takes; or `None`, and why there are none.
 
     `attempt` runs the model and raises if it does not take them. Raises `ModelLoadError` when the
-    rows are the user's.
+    rows are the user's. Where memory was too small for some and the model took no others, that is
+    raised.
     """
     if source:
         return _given(inputs, source, attempt), ""
     why = "it has no inputs"
+    short: Exception | None = None
     for samples in made_up(inputs):
         try:
             attempt(samples)
         except Exception as error:
-            if is_out_of_memory(error):
-                raise
+            if _is_short(error):
+                short = error  # smaller ones may still fit
             why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
         else:
             return samples, ""
+    if short is not None:
+        raise short
     return None, f"the model takes none of the inputs that were made up for it ({why})"
 
 
@@ -85,12 +89,16 @@ def _given(inputs: Signature, source: str, attempt: Try) -> Samples:
         samples = Samples([array.astype(array.dtype.newbyteorder("=")) for array in arrays])
         attempt(samples)
     except Exception as error:
-        if is_out_of_memory(error):
+        if _is_short(error):
             raise
         if isinstance(error, PenstockError):
             raise ModelLoadError(f"sample {source!r}: {error}") from error
         raise ModelLoadError(f"sample {source!r}: {type(error).__name__}: {error}") from error
     return samples
+
+
+def _is_short(error: Exception) -> bool:
+    return isinstance(error, DeviceMemoryError) or is_out_of_memory(error)
 
 
 def made_up(inputs: Signature) -> Iterator[Samples]:

@@ -6,8 +6,6 @@ run out of memory inside other errors, and only their texts tell.
 
 from __future__ import annotations
 
-from penstock.errors import DeviceMemoryError
-
 _INSIDE = ("InternalError", "UnknownError", "AbortedError")
 _TEXTS = (
     "RESOURCE_EXHAUSTED",  # XLA
@@ -19,8 +17,8 @@ _TEXTS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device had too little memory for what was asked of it."""
+    """Whether TensorFlow says that a device had too little memory for what was asked of it."""
     kind = type(error).__name__
-    if isinstance(error, DeviceMemoryError) or kind == "ResourceExhaustedError":
+    if kind == "ResourceExhaustedError":
         return True
     return kind in _INSIDE and any(text in str(error) for text in _TEXTS)
