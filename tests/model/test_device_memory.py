@@ -13,6 +13,7 @@ import pytest
 from penstock.config import COMPILE_MODES, Model
 from penstock.errors import DeviceMemoryError
 from penstock.model.findings import Findings
+from penstock.model.peak import NoMemory
 from penstock.spec import TensorSpec
 from penstock.transport import messages as m
 from tests.conditions import until
@@ -232,6 +233,24 @@ def test_it_is_cut_no_further_than_that_before_all_sizes_are_warm() -> None:
     assert made.warm_up()
     assert made.facts()["ladder"] == [1, 2, 4, 8, 16]
     assert max(tried[2:]) == 16  # what does not fit is not warmed up
+
+
+@in_tensorflow
+def test_a_batch_for_a_larger_card_is_taken_apart_and_nothing_compiled_for_it() -> None:
+    """An engine sends what its last card takes; a smaller one has never warmed that size."""
+    made = _doubled()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.model.compiled.memory_of", lambda device: NoMemory())
+        made.device = "GPU"
+        made._begin(made._findings, made._samples)
+        tried = _small(made, 1000)
+        x = aligned(np.ones((64, 3), np.float32))
+        with pytest.raises(DeviceMemoryError, match="64 rows: the device has memory for 32"):
+            made(x, 64)
+        assert tried == []
+        assert len(made(x[:32], 32)[1][0]) == 32
+        assert made.facts()["max_batch"] == 32
+        assert not made.changed
 
 
 @in_tensorflow

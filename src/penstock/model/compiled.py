@@ -258,6 +258,8 @@ class Compiled:
         if samples is not None:
             latency.setdefault(str(smallest), self._first_time(samples, smallest, latency))
             warm.add(self._warm_largest(samples, latency) if self.batched else smallest)
+        if self.device == "GPU" and self.batched:
+            self._rungs.most = self.max_batch  # a card beside this one may have room for more
         if self._pads():
             self._rungs.warm = sorted(warm) if samples is not None else list(self._rungs.sizes)
         if self.max_batch < planned:
