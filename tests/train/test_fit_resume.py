@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +59,7 @@ def fitted(folder: Path | None, ended_at: int | None = None, **options: Any) -> 
         epochs=options.pop("epochs", 3),
         seed=5,
         deterministic=True,
-        verbose=0,
+        verbose=options.pop("verbose", 0),
         validation_data=(x[:10], y[:10]),
         checkpoints=folder,
         callbacks=[*options.pop("callbacks", ()), End()],
@@ -190,6 +193,23 @@ def test_an_epoch_that_could_not_be_validated_is_kept(tmp_path: Path) -> None:
     assert resumed.report["resumed_at_step"] == 5
     assert resumed.history == whole.history
     assert furthest(resumed.model, whole.model) == 0
+
+
+@in_tensorflow
+def test_where_a_run_goes_on_is_told(tmp_path: Path) -> None:
+    def told(ended_at: int | None, **options: Any) -> str:
+        shown = io.StringIO()
+        with redirect_stdout(shown), contextlib.suppress(Ended):
+            fitted(tmp_path, ended_at=ended_at, checkpoint_every=3, **options)
+        return shown.getvalue()
+
+    two_cpus()
+    assert "penstock" not in told(7, verbose=2)
+    assert told(9) == ""
+    words = "penstock: goes on at epoch 2 of 3, step 1 of it, from the checkpoint of step 6 in"
+    assert words in told(None, verbose=2)
+    words = "penstock: all 3 epochs are done, nothing is left to do (from the checkpoint of step 15"
+    assert words in told(None, verbose=2)
 
 
 @in_tensorflow

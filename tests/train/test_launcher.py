@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from penstock import launch
+from penstock.train.launcher.blame import TRACEBACK
+from penstock.train.launcher.held import Held
 from penstock.train.launcher.job import Job
+from penstock.train.launcher.lines import Lines
 from penstock.train.launcher.pace import scaling
 from tests.conditions import is_alive, until
 from tests.train.launching import Launcher, ended
@@ -113,7 +116,46 @@ def test_the_real_error_is_told_though_its_consequence_comes_first(launcher: Lau
         "    (HERE / 'raised').touch(); time.sleep(0.7)\n"
     )
     done = launcher.run(job, "--workers", 2)
-    assert "penstock: worker 1 failed first: KeyError: 'no such column'" in done.stdout
+    shown = done.stdout.splitlines()
+    assert shown[0] == "penstock: worker 1 failed first: KeyError: 'no such column'"
+    assert shown[1] == "    Traceback (most recent call last):"
+    assert done.stdout.count("Traceback") == 1  # the consequence is one line
+    assert shown[-1] == (
+        "penstock: worker 0: it exited with code 1 of ConnectionResetError: Socket closed"
+    )
+
+
+def test_a_traceback_that_is_survived_is_shown(launcher: Launcher) -> None:
+    job = launcher.script(
+        "import traceback\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+        "print('goes on')\n"
+    )
+    shown = launcher.run(job).stdout
+    assert shown.index("Traceback") < shown.index("ZeroDivisionError") < shown.index("goes on")
+    held = Held()
+    assert not held.takes("a", "well", 0.0)
+    assert [held.takes("a", line, 1.0) for line in (TRACEBACK, "and more")] == [True, True]
+    assert not held.takes("b", "well", 1.0)
+    assert (held.due(2.0), held.due(3.0)) == ([], ["a"])
+    assert held.given("a") == [TRACEBACK, "and more"]
+    assert (held.due(9.0), held.given("a"), held.takes("a", "well", 9.0)) == ([], [], False)
+
+
+def test_a_progress_bar_is_shown_now_and_then() -> None:
+    lines = Lines()
+    assert list(lines.feed(b"Epoch 1/2\n\r1/9")) == ["Epoch 1/2"]
+    assert lines.standing(0.0) == ""  # a line that was begun, and may end at once
+    assert list(lines.feed(b"\b\b\b\r2/9")) == []
+    assert [lines.standing(now) for now in (1.0, 5.0)] == ["", ""]
+    assert list(lines.feed(b"\b\b\b\r3/9")) == []
+    assert [lines.standing(now) for now in (6.0, 7.0)] == ["3/9", ""]
+    assert lines.standing(11.0) == ""  # as it was
+    assert list(lines.feed(b"\b\b\b\r4/9")) == []
+    assert lines.standing(16.0) == "4/9"
+    assert list(lines.feed(b"\b\b\b\r9/9\n")) == ["9/9"]
+    assert list(lines.feed(b"no bar")) == []
+    assert [lines.standing(now) for now in (20.0, 40.0)] == ["", ""]
 
 
 def test_a_consequence_alone_is_told_all_the_same(launcher: Launcher) -> None:
@@ -305,6 +347,22 @@ def test_scaling_efficiency_is_told_when_it_is_known(launcher: Launcher) -> None
     assert "scaling efficiency 75%: one worker alone trained 100 rows/s" in done.stdout
     told = json.loads(launcher.run(job, "--workers", 2, "--json").stdout)
     assert (told["training"]["workers"], told["scaling"]["efficiency"]) == (2, 0.75)
+
+
+def test_what_cannot_be_is_not_started_again(launcher: Launcher) -> None:
+    job = launcher.script("from penstock.errors import ConfigError\nraise ConfigError('no such')")
+    done = launcher.run(job, "--restarts", 3)
+    assert done.returncode == 1
+    assert "worker 0 failed first: penstock.errors.ConfigError: no such" in done.stdout
+    assert "restart" not in done.stdout
+
+
+def test_a_run_that_was_over_already_is_told(launcher: Launcher) -> None:
+    job = launcher.script(
+        "report = {'rows_per_second': 0, 'workers': 1, 'steps': 40, 'resumed_at_step': 40}\n"
+        "Path(os.environ['PENSTOCK_TRAIN_SUMMARY']).write_text(json.dumps(report))\n"
+    )
+    assert "nothing was left to do, the newest checkpoint is of step 40" in launcher.run(job).stdout
 
 
 def test_the_pace_of_a_few_steps_is_not_remembered(tmp_path: Path) -> None:

@@ -57,9 +57,23 @@ class Keeper:
             _check_position(newest, self._data)
         kept.restore(newest)
         facts = newest.facts
+        self._tell(newest)
         return Position(
             newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
         )
+
+    def _tell(self, newest: State) -> None:
+        """Where a run goes on: it may be that of yesterday, and at its end."""
+        options = self._options
+        if not self._place.is_chief or options.verbose in (0, "0", False):
+            return
+        where = f"from the checkpoint of step {newest.step} in {options.checkpoints}"
+        if newest.epoch >= options.epochs:
+            done = f"all {options.epochs} epochs are done, nothing is left to do"
+            print(f"penstock: {done} ({where})", flush=True)
+        else:
+            at = f"epoch {newest.epoch + 1} of {options.epochs}, step {newest.step_in_epoch} of it"
+            print(f"penstock: goes on at {at}, {where}", flush=True)
 
     def recall(self, callbacks: Sequence[Any]) -> None:
         """Have them remember what they did. All workers the same: what the chief's did."""

@@ -16,7 +16,7 @@ supervisor dies, the command does, and the kernel kills the tasks.
 - `task`: a process, its output, its end
 - `begin`: what that process runs first
 - `lines`: output, line by line, under each task's name
-- `blame`: which failure was the first real one
+- `blame`: which failure was the first real one; `held`: what is not shown before that is known
 - `attempt`: all tasks once, from start to the last one's end
 - `result`: how that went
 - `ending`: what is told at the end; `pace`: how fast it was

@@ -1,8 +1,9 @@
 """All tasks of this machine once: started together, watched, ended together.
 
-One failure ends the rest. If it reads like another task's fault (`blame`), that one gets a moment
-to be seen failing, too; then all are asked to end, and killed if they do not. With parameter
-servers the job is done when the chief is, and a worker that dies may be started again by itself.
+One failure ends the rest. What a task prints from a traceback on is held back (`held`), for if that
+reads like another task's fault (`blame`), that one gets a moment to be seen failing, too; then all
+are asked to end, and killed if they do not. With parameter servers the job is done when the chief
+is, and a worker that dies may be started again by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.train.cluster import Cluster
 from penstock.train.launcher import layout
 from penstock.train.launcher.blame import Ending, first_real, shows_failure
 from penstock.train.launcher.cards import Seat
+from penstock.train.launcher.held import Held
 from penstock.train.launcher.job import Job
 from penstock.train.launcher.layout import Place
 from penstock.train.launcher.lines import Page
@@ -51,6 +53,7 @@ class Attempt:
         self.hidden = 0  # lines that were not shown, because all was over by then
         self.tasks: dict[Place, Task] = {}
         self._clusters: dict[Place, Cluster] = {}
+        self._held = Held()
         self._failed: list[Ending] = []
         self._how: How | None = None  # set when all are being ended
         self._settle_until = self._kill_at = float("inf")
@@ -68,6 +71,21 @@ class Attempt:
                 self._check_time()
         finally:
             self._clear()
+        result = self._result()
+        if result.how in (How.INTERRUPTED, How.DONE):
+            for task in self.tasks.values():
+                self._show_held(task)
+        return result
+
+    def said(self, name: str) -> list[str]:
+        """What a task has said from its traceback on, and was not shown yet."""
+        return self._held.given(name)
+
+    def consequence(self, name: str) -> str:
+        """What a task has failed of that is not to blame; nothing where it was ended."""
+        return next((each.headline for each in self._failed if each.name == name), "")
+
+    def _result(self) -> Result:
         if self._how in (How.INTERRUPTED, How.OUTSIDE):
             return Result(self._how)
         if self._failed:
@@ -98,10 +116,14 @@ class Attempt:
     def _show(self, task: Task, line: str) -> None:
         """Once all is over, only those who failed and those who were interrupted are heard."""
         heard = self._how in (None, How.INTERRUPTED)
-        if heard or task.name in {ending.name for ending in self._failed}:
-            self._page.show(task.name, line)
-        else:
+        if not heard and task.name not in {ending.name for ending in self._failed}:
             self.hidden += 1
+        elif not self._held.takes(task.name, line, time.monotonic()):
+            self._page.show(task.name, line)
+
+    def _show_held(self, task: Task) -> None:
+        for line in self._held.given(task.name):
+            self._page.show(task.name, line)
 
     def _ended(self, place: Place, task: Task) -> None:
         self._watch.remove(task.pidfd)
@@ -112,12 +134,14 @@ class Attempt:
             return
         code = task.popen.returncode
         if code == 0:
+            self._show_held(task)
             if self._job.servers and place.role == "chief":
                 self._peers.tell(Result(How.DONE))
                 self._end_all(How.DONE)
             return
         if self._job.servers and place.role == "worker" and self.spare > 0 and not self._failed:
             self.spare -= 1
+            self._show_held(task)
             self._page.say(f"{task.name} failed: {task.ending().headline}; it is started again")
             task.close()
             self._start(place)
@@ -157,7 +181,13 @@ class Attempt:
             self._kill_at = float("inf")
             for task in self.tasks.values():
                 task.kill()
+        undecided = self._how is None and not self._failed
+        due = self._held.due(now) if undecided else ()
         for task in self.tasks.values():
+            if task.name in due:
+                self._show_held(task)
+            if undecided and (state := task.standing(now)):
+                self._page.show(task.name, state)
             patience = self._job.patience
             if task.runs and self._how is None and patience and task.stopped_for() >= patience:
                 task.reason = f"it stood stopped (SIGSTOP) for {patience:g} s"

@@ -16,7 +16,7 @@ from penstock import launch
 TAIL = 400  # lines that are kept of each task
 _SHOWN = 40
 
-_TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK = "Traceback (most recent call last):"
 _CONSEQUENCES = re.compile(
     r"\b(Unavailable|Aborted|Cancelled|DeadlineExceeded)Error\b"
     r"|Collective ops is aborted|[Cc]oordination ?[Ss]ervice|missing heartbeats"
@@ -24,6 +24,7 @@ _CONSEQUENCES = re.compile(
     r"|[Ss]ocket closed|[Cc]onnection (reset|refused)|failed to connect"
     r"|\bWorkerLost\b|parameter servers lost"
 )
+_CERTAIN = ("ConfigError", "SyntaxError", "IndentationError", "TabError")
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,15 @@ class Ending:
         return aborted and bool(_CONSEQUENCES.search("\n".join(self.tail[-20:])))
 
     @property
+    def is_certain(self) -> bool:
+        """Whether it would fail again, of the same: what was asked for cannot be."""
+        raised = _raised(self.tail).partition(":")[0]
+        return not self.reason and raised.rpartition(".")[2] in _CERTAIN
+
+    @property
     def excerpt(self) -> list[str]:
         """What to show of its last lines: the whole traceback, if it is there."""
-        start = next((at for at, line in enumerate(self.tail) if line == _TRACEBACK), None)
+        start = next((at for at, line in enumerate(self.tail) if line == TRACEBACK), None)
         if start is None:
             return list(self.tail[-_SHOWN // 2 :])
         chain = list(self.tail[start:])
@@ -75,7 +82,7 @@ def first_real(endings: Sequence[Ending]) -> Ending:
 
 def shows_failure(tail: Sequence[str]) -> bool:
     """Whether a task that still runs has printed a traceback."""
-    return _TRACEBACK in tail
+    return TRACEBACK in tail
 
 
 def _raised(tail: Sequence[str]) -> str:
@@ -85,7 +92,7 @@ def _raised(tail: Sequence[str]) -> str:
 
 def _last_traceback(tail: Sequence[str]) -> list[str]:
     for at in range(len(tail) - 1, -1, -1):
-        if tail[at] == _TRACEBACK:
+        if tail[at] == TRACEBACK:
             return list(tail[at:])
     return []
 

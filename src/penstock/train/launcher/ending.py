@@ -41,15 +41,15 @@ class Story:
             return
         blame = result.blame
         self._page.say(f"{blame.name} failed first: {blame.headline}", bad=True)
-        for line in blame.excerpt:
+        for line in attempt.said(blame.name) or blame.excerpt:
             self._page.quote(line)
-        if attempt.hidden:
-            self._page.say(
-                f"{attempt.hidden} lines that the others wrote while ending are left out"
-            )
-        for task in attempt.tasks.values():
-            if task.name != blame.name:
-                self._page.say(f"{task.name}: {launch.exit_text(task.popen.returncode)}")
+        others = [task for task in attempt.tasks.values() if task.name != blame.name]
+        hidden = attempt.hidden + sum(len(attempt.said(task.name)) for task in others)
+        if hidden:
+            self._page.say(f"{hidden} lines that the others wrote while ending are left out")
+        for task in others:
+            told, why = launch.exit_text(task.popen.returncode), attempt.consequence(task.name)
+            self._page.say(f"{task.name}: {told}{f' of {why}' if why else ''}")
 
     def restarting(self, number: int, result: Result) -> None:
         """All begin again."""
@@ -80,13 +80,21 @@ class Story:
         if result.how is How.INTERRUPTED:
             self._page.say("interrupted; every process has ended")
         elif result.how is How.DONE:
-            self._page.say(f"done in {seconds:.1f} s")
+            self._page.say(f"done in {seconds:.1f} s{_nothing_done(summary)}")
             for line in lines_of(pace):
                 self._page.say(line)
 
     def _device(self) -> str:
         """What workers compute on."""
         return next((t["device"] for t in self._tasks if t["name"].startswith("worker")), "")
+
+
+def _nothing_done(summary: Any) -> str:
+    """Where a run was taken up at its end."""
+    steps = summary.get("resumed_at_step") if isinstance(summary, dict) else None
+    if steps is None or steps != summary.get("steps"):
+        return ""
+    return f": nothing was left to do, the newest checkpoint is of step {steps}, the last one"
 
 
 def _error(blame: Ending | None) -> dict[str, Any] | None:

@@ -59,7 +59,7 @@ class Head(Peer):
         for rank in range(1, self._job.machines):
             self._results.setdefault(rank, lost(f"rank {rank}"))
         verdict = joined([result, *self._results.values()])
-        again = verdict.how is How.FAILED and left > 0
+        again = verdict.may_pass and left > 0
         self._send_all({"verdict": verdict.to_dict(), "again": again})
         return verdict, again
 

@@ -1,7 +1,8 @@
 """The tasks' output on one page: each line under its task's name, in a colour of its own.
 
 A task writes to one pipe, so its lines come in the order in which it wrote them. Of a line that was
-written over (`\\r`, as progress bars do), the last state is shown.
+written over (`\\r`, as progress bars do), the last state is shown; while it stands, its state every
+few seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_SHOWN_EVERY = 5.0  # seconds
 _LONGEST = 1 << 16  # bytes; what is longer is cut into several lines
 
 
@@ -19,14 +21,29 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._stands_since: float | None = None  # that a line was begun, or its state last shown
 
     def feed(self, data: bytes) -> Iterator[str]:
         """The lines that are whole now."""
         *whole, self._rest = (self._rest + data).split(b"\n")
+        if whole:
+            self._stands_since = None
         if len(self._rest) > _LONGEST:
             whole.append(self._rest)
             self._rest = b""
         yield from map(_text, whole)
+
+    def standing(self, now: float) -> str:
+        """The state of a line that is written over again and again, every few seconds."""
+        over, _, state = self._rest.rstrip(b"\r").rpartition(b"\r")
+        if not over.strip(b"\r\b") or not state:
+            return ""
+        if self._stands_since is None:
+            self._stands_since = now
+        if now - self._stands_since < _SHOWN_EVERY:
+            return ""
+        self._stands_since, self._rest = now, b"\r" + state  # nobody needs what was before
+        return _text(state)
 
     def end(self) -> Iterator[str]:
         """What was left without an end."""

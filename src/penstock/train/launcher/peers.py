@@ -17,7 +17,7 @@ from typing import Protocol
 from penstock.train.launcher.head import Head
 from penstock.train.launcher.job import Job
 from penstock.train.launcher.member import Member
-from penstock.train.launcher.result import How, Result
+from penstock.train.launcher.result import Result
 from penstock.train.launcher.watch import Watch
 
 
@@ -54,7 +54,7 @@ class Alone:
 
     def agree(self, result: Result, left: int) -> tuple[Result, bool]:
         """As it went here."""
-        return result, result.how is How.FAILED and left > 0
+        return result, result.may_pass and left > 0
 
     def close(self) -> None:
         """Nothing to leave."""

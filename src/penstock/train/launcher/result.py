@@ -26,6 +26,11 @@ class Result:
     how: How
     blame: Ending | None = None
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it failed, and may not if it is tried again."""
+        return self.how is How.FAILED and not (self.blame is not None and self.blame.is_certain)
+
     def to_dict(self) -> dict[str, Any]:
         """As it goes to another machine."""
         blame = self.blame

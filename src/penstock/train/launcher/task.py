@@ -82,6 +82,10 @@ class Task:
             self.at_eof = not data
             yield from self._kept(self._lines.feed(data))
 
+    def standing(self, now: float) -> str:
+        """The state of a progress bar, now and then; nothing where there is none."""
+        return self._lines.standing(now)
+
     def at_end(self) -> Iterator[str]:
         """After its exit: the lines that are left, without waiting for those who hold its pipe."""
         self.popen.wait()
