@@ -72,6 +72,11 @@ def main(folder: Path) -> None:
         history.model.evaluate(x[a:b], y[a:b], batch_size=4, verbose=0)[0]
         for a, b in ((0, 20), (20, 29))
     ]
+    (folder / "word").mkdir(exist_ok=True)
+    word = {"batch_size": 8, "micros": 4}
+    (folder / "word" / "micro-batches.json").write_text(json.dumps(word))
+    history = penstock.train.fit(network, x, y, checkpoints=folder / "word", **settings)
+    told["micros"] = history.report["micros"]
     differing: dict[str, tuple[int, dict[str, Any]]] = {
         "folder": (len(x), {"checkpoints": folder / "kept"} if found.is_chief else {}),
         "rows": (37 if found.is_chief else 20, {}),

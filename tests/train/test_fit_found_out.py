@@ -163,6 +163,28 @@ def test_validation_takes_the_pieces_of_training_and_smaller_ones_where_they_do_
 
 
 @in_tensorflow
+def test_a_worker_that_runs_out_of_memory_leaves_word_for_the_next_start(tmp_path: Path) -> None:
+    """One of two, whose peer is not needed for that."""
+    import dataclasses
+
+    from penstock.train.assembly import Assembly
+    from penstock.train.keeping import Keeper
+    from penstock.train.options import Options
+    from penstock.train.strategies import place
+
+    two_cpus()
+    alone = place("one")
+    parts = Assembly(None, dataclasses.replace(alone, worker=1, workers=2), Options(), 8, 2)
+    for folder, why in ((None, "start again with accumulate=4"), (tmp_path, "all take 4")):
+        options = Options(checkpoints=folder)
+        parts._keeper = Keeper(options, alone)
+        with pytest.raises(DeviceMemoryError, match=f"worker 1 of 2 ran out of memory.*{why}"):
+            parts._smaller(None, MemoryError())
+    assert [parts._keeper.micros(batch_size) for batch_size in (8, 16)] == [4, 1]
+    assert Keeper(Options(checkpoints=tmp_path, resume=False), alone).micros(8) == 1
+
+
+@in_tensorflow
 def test_a_single_row_that_does_not_fit_is_told() -> None:
     import tensorflow as tf
 

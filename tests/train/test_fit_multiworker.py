@@ -125,6 +125,7 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
         assert told["loss"] < history["loss"][-1]
         assert "-2 is of a worker that was given none" in told["folder"]
         assert f"the chief has -1, worker {rank} has {-1 - rank}" in told["folder"]
+        assert told["micros"] == 4  # as one that ran out of memory has left word
         assert len(told["looked"]) == (0 if rank else 5)
         first, second = told["validation"]
         assert told["validated"] == pytest.approx((20 * first + 9 * second) / 29, rel=1e-5)

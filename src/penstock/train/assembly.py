@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DeviceMemoryError
 from penstock.model.runtime import keras
 from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike
@@ -47,12 +47,13 @@ class Assembly:
         options, where = self.options, self.place
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self.seed = agreed(where, 0 if options.deterministic and options.seed is None else drawn)
-        keeper = Keeper(options, where)
+        self._keeper = keeper = Keeper(options, where)
         if keeper.newest is not None:
             self.seed = int(keeper.newest.facts["seed"])
         feed = self._feed(data, options.batch_size, 1, training=True)
         self.batch_size = feed.share.batch_size
-        self.micros = options.micros(self.batch_size, where.workers, where.local)
+        asked = options.micros(self.batch_size, where.workers, where.local)
+        self.micros = max(asked, keeper.micros(self.batch_size))
         feed = feed.recut(self.micros)
         check_alike(where, options, feed, self.micros, validation_data is not None)
         self._spec = feed.dataset(0).element_spec[:3]
@@ -83,7 +84,7 @@ class Assembly:
                 validation_freq=options.validation_freq,
                 save=keeper.saving(kept, self.seed, listeners.all),
                 save_every=options.checkpoint_every,
-                recover=self._smaller if where.workers == 1 else None,
+                recover=self._smaller,
                 watch=profiler.watch if profiler is not None else None,
                 recall=keeper.recall,
             ),
@@ -186,19 +187,35 @@ class Assembly:
         place, rows = self.place, self.batch_size
         self.micros = 2
         found = micros_that_fit(lambda: self._way(feed, False), self.model, place, feed, rows)
-        self.micros = largest(place, found)
+        self.micros = max(largest(place, found), self._keeper.micros(self.batch_size))
         return feed.recut(self.micros)
 
     def _smaller(self, run: Run, error: Exception) -> bool:
         """After an out-of-memory: twice the micro-batches, if they can be smaller."""
         if self.micros * self.place.local >= self.batch_size:
             raise one_row_does_not_fit() from error
+        if self.place.workers > 1:
+            raise self._for_the_next_start() from error
         run.step.undo()
         self.micros *= 2
         self.told.setdefault("out_of_memory", []).append({"micros": self.micros})
         run.feed = run.feed.recut(self.micros)
         run.step = self._step(run.feed)
         return True
+
+    def _for_the_next_start(self) -> DeviceMemoryError:
+        """Of several workers one alone cannot take a step again: the others wait in its middle."""
+        kept = self._keeper.leave_word(self.batch_size, 2 * self.micros)
+        again = (
+            "started again from the newest checkpoint (penstock train --restarts 3 does that), all "
+            f"take {2 * self.micros}"
+            if kept
+            else f"start again with accumulate={2 * self.micros}, or checkpoints and --restarts"
+        )
+        return DeviceMemoryError(
+            f"worker {self.place.worker} of {self.place.workers} ran out of memory in a step of "
+            f"{self.micros} micro-batches: {again}"
+        )
 
     # What is told
 

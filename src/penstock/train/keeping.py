@@ -1,17 +1,21 @@
 """Checkpoints in a run: which one it goes on from, and when the chief writes the next.
 
 All workers read the same folder, and make sure that they found the same in it. Writing takes the
-chief alone: whatever is written, each worker has.
+chief alone: whatever is written, each worker has. But a worker that runs out of memory leaves word
+there itself (`leave_word`), for the next start to begin with smaller pieces.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.data.atomic import publish, staged
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
-from penstock.train.agreement import check_same, level
+from penstock.train.agreement import check_same, largest, level
 from penstock.train.checkpoints import Checkpoints, State
 from penstock.train.feed import Feed
 from penstock.train.loop import Position
@@ -20,6 +24,7 @@ from penstock.train.options import Options
 from penstock.train.saving import Kept
 from penstock.train.strategies import Place
 
+_WORD = "micro-batches.json"
 _NO_FOLDER, _EMPTY = -2, -1  # in place of a checkpoint's step
 
 
@@ -45,6 +50,26 @@ class Keeper:
         if self._checkpoints is None:
             return _NO_FOLDER
         return _EMPTY if self.newest is None else self.newest.step
+
+    def leave_word(self, batch_size: int, micros: int) -> bool:
+        """Such a batch is to be cut into so many micro-batches. Whether there is a folder."""
+        if self._checkpoints is None:
+            return False
+        self._checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        path = str(self._checkpoints.folder / _WORD)
+        with staged(path) as file:
+            file.write(json.dumps({"batch_size": batch_size, "micros": micros}).encode())
+        publish(path)
+        return True
+
+    def micros(self, batch_size: int) -> int:
+        """How many were left word of, by any worker; 1 where nobody has."""
+        found = 1
+        if self._checkpoints is not None and self._options.resume:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                told = json.loads((self._checkpoints.folder / _WORD).read_text())
+                found = int(told["micros"]) if told["batch_size"] == batch_size else 1
+        return largest(self._place, found)
 
     def begin(self, kept: Kept, feed: Feed) -> Position:
         """Where to begin: the variables are set, the same on all workers."""
