@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import DeviceMemoryError
@@ -87,6 +87,7 @@ def test_other_errors_are_the_callers() -> None:
     st.integers(1, 500),
     st.integers(1, 100_000),
 )
+@example(rows=32, fixed=1, per_row=1, holds=53)
 def test_what_is_found_fits_and_twice_as_much_would_not(
     rows: int, fixed: int, per_row: int, holds: int
 ) -> None:

@@ -41,7 +41,7 @@ def largest_micro(measure: Callable[[int], int], rows: int, room: int) -> int:
             break
         room = 0 if peaks[size] > room else room
         if _surely(peaks, rows, room):
-            break
+            return _proved(measure, rows, rows)
     return _proved(measure, rows, min(most, fitting(fitted(peaks), rows, room)))
 
 
