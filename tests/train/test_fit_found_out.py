@@ -240,8 +240,17 @@ def test_the_micro_batch_is_the_largest_that_fits() -> None:
         patch.setattr(choosing, "_rows", counted)
         model = network("adam", dropout)
         got = penstock.train.fit(model, *rows(), micro_batch="auto", **_SETTINGS)
+        again = {
+            accumulate: penstock.train.fit(
+                network("adam", dropout), *rows(), accumulate=accumulate, remat="auto", **_SETTINGS
+            )
+            for accumulate in (1, 4)
+        }
     assert (got.report["micros"], got.report["micro_batch"]) == (3, 3)
     assert furthest(got.model, wanted) < 2e-6
+    # Recomputed is what does not fit as it is: eight rows at a time do not, two do.
+    assert {n: each.report["remat"] for n, each in again.items()} == {1: True, 4: False}
+    assert max(furthest(each.model, wanted) for each in again.values()) < 2e-6
     plain = penstock.train.fit(network("adam"), *rows(), micro_batch="auto", **_SETTINGS)
     assert plain.report["micros"] == 1  # a CPU holds all
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class Assembly:
             self.scale = LossScale() if needs_scale(self.model) else None
         self.tally = Tally(self.model)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
-        self.through = self._recomputed()
+        self.through = self._recomputed(feed)
         feed = self._fitting(feed)
         kept = Kept(self.model, self.tally, self.scale)
         at = keeper.begin(kept, feed)
@@ -172,23 +173,43 @@ class Assembly:
             through=self.through,
         )
 
-    def _recomputed(self) -> Any:
-        if not self.options.remat:
+    def _recomputed(self, feed: Any) -> Any:
+        """What computes the model forward; "auto" recomputes only where that is needed to fit."""
+        which = self.options.remat
+        if not which or (which == "auto" and self._fits(feed)):
             return self.model
         from penstock.train.remat import remat
 
         with self.place.scope():
-            return remat(self.model, self.options.remat)
+            return remat(self.model, which)
+
+    def _fits(self, feed: Any) -> bool:
+        """Whether a device holds a piece of a step as it is: all its rows, if nothing was said."""
+        return self._micros_that_fit(feed, math.ceil(self.batch_size / self.micros)) == 1
 
     def _fitting(self, feed: Any) -> Any:
         """The feed, in micro-batches that fit, where that is asked for."""
         if self.options.micro_batch != "auto":
             return feed
-        place, rows = self.place, self.batch_size
-        self.micros = 2
-        found = micros_that_fit(lambda: self._way(feed, False), self.model, place, feed, rows)
-        self.micros = max(largest(place, found), self._keeper.micros(self.batch_size))
+        found = self._micros_that_fit(feed, self.batch_size)
+        if not found:
+            raise one_row_does_not_fit()
+        self.micros = max(found, self._keeper.micros(self.batch_size))
         return feed.recut(self.micros)
+
+    def _micros_that_fit(self, feed: Any, batch_size: int) -> int:
+        """Of all workers the most; 0 where one of them cannot hold a single row."""
+        asked, self.micros = self.micros, 2
+        try:
+            found = micros_that_fit(
+                lambda: self._way(feed, False), self.model, self.place, feed, batch_size
+            )
+        except DeviceMemoryError:
+            found = batch_size + 1
+        finally:
+            self.micros = asked
+        most = largest(self.place, found)
+        return most if most <= batch_size else 0
 
     def _smaller(self, run: Run, error: Exception) -> bool:
         """After an out-of-memory: twice the micro-batches, if they can be smaller."""
@@ -242,7 +263,7 @@ class Assembly:
             "micro_batch": -(-self.batch_size // pieces),
             "precision": options.precision or self.model.dtype_policy.name,
             **_compiled_way(loop.run.step),
-            "remat": self.options.remat if isinstance(self.options.remat, bool | str) else True,
+            "remat": self.through is not self.model,
             "loss_scale": None if self.scale is None else self.scale.to_json()["scale"],
             "seed": self.seed,
             "steps": loop.at.step,
