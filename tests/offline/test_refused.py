@@ -53,6 +53,20 @@ def test_a_changed_input_model_or_option_is_refused(x, engine, place):
     assert np.array_equal(np.load("y.npy"), x[:500] + x[:500] + 1)
 
 
+def test_a_model_that_changed_in_an_engine_of_the_same_name_is_refused(x, place):
+    np.save("x.npy", x)
+    for text in ("x + x", "x + x + 1"):
+        Path("m.py").write_text(f"def f(x):\n    return {text}\n")
+        with penstock.Engine(str(place / "m.py:f"), name="same-name") as engine:
+            address = str(engine.address)
+            if text == "x + x":
+                assert penstock.predict("f", "x.npy", "y.npy", engine=address).written == 1000
+                assert penstock.predict("f", "x.npy", "y.npy", engine=address).computed == 0
+            else:
+                with pytest.raises(ConfigError, match="another model"):
+                    penstock.predict("f", "x.npy", "y.npy", engine=address)
+
+
 def test_images_that_are_to_be_read_otherwise_are_another_input(place, x):
     fill(place / "images")
     seen = penstock.Model(model("named"), inputs=("float32", (None, None, 1)), max_batch=8)

@@ -84,6 +84,7 @@ class Compiled:
         self._findings: Findings
         self._begun = False
         self._remembering = threading.Lock()
+        self._content = graph.key  # a hash; "" where it cannot be known
         self._entry = Entry(circumstances(graph.key, model))
         if not self._remembered(graph):
             with self._entry.alone(_PATIENCE):
@@ -376,6 +377,7 @@ class Compiled:
         findings = self._findings
         return {
             "mode": findings.mode,
+            "content": self._content,
             "modes": findings.modes,
             "ladder": list(self._rungs.warm),
             "latency": dict(sorted(findings.latency.items(), key=lambda item: int(item[0]))),

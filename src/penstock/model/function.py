@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.config import DEFAULT_BATCH
 from penstock.errors import ConfigError, InputError, ModelError, ModelLoadError
+from penstock.model.digest import code_digest, text_digest
 from penstock.spec import MAX_TENSORS, ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, encode_strings
 
@@ -50,6 +51,7 @@ class Function:
     def __init__(
         self, target: Any, spec: ModelSpec, max_batch: int, batched: bool, source: str
     ) -> None:
+        self._content = text_digest(source, code_digest(target))
         if isinstance(target, type):
             target = target()
         if not callable(target):
@@ -86,7 +88,13 @@ class Function:
     def facts(self) -> dict[str, Any]:
         """Only what the settings say."""
         unbatched = "" if self.batched else "the settings say so (batched=False)"
-        return {"mode": "python", "ladder": [], "latency": {}, "unbatched": unbatched}
+        return {
+            "mode": "python",
+            "ladder": [],
+            "latency": {},
+            "unbatched": unbatched,
+            "content": self._content,
+        }
 
 
 def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:

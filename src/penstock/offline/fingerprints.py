@@ -43,7 +43,8 @@ def of_model(model: Model) -> str:
 
 def of_served(name: str, spec: ModelSpec, facts: dict[str, Any]) -> str:
     """Of a model in an engine that runs already: only what it tells of itself."""
-    return text_digest(name, repr(spec), str(facts.get("mode")), str(facts.get("precision")))
+    told = (str(facts.get(what)) for what in ("mode", "precision", "content"))
+    return text_digest(name, repr(spec), *told)
 
 
 def of_text(source: str) -> str:
