@@ -12,15 +12,15 @@ The life of a request here, method by method::
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import weakref
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from penstock.config import DEFAULT_BATCH, EngineConfig, Model
+from penstock.config import EngineConfig, Model
 from penstock.engine.answers import Answers, Effects
+from penstock.engine.cards import Card, card_of, encode_card
 from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
@@ -32,26 +32,8 @@ from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher, Decision
 from penstock.scheduling.queue import Job, Lane, Share
-from penstock.spec import ModelSpec, Pad, Signature
+from penstock.spec import Signature
 from penstock.transport import messages as m
-
-
-class Card(NamedTuple):
-    """A loaded model as clients are told of it."""
-
-    name: str
-    max_batch: int
-    batched: bool
-    spec: ModelSpec
-    ladder: tuple[int, ...]
-    latency: tuple[tuple[int, int], ...]
-    facts: dict[str, Any]
-    pads: tuple[Pad, ...] = ()
-
-    @property
-    def largest(self) -> int:
-        """The rows of a batch: what clients were told, or less if that did not fit the device."""
-        return min(self.max_batch, int(self.facts.get("max_batch") or self.max_batch))
 
 
 class Core:
@@ -72,19 +54,7 @@ class Core:
         self.batcher = Batcher()
         self.workers = [Worker(index) for index in range(workers or config.workers or 1)]
         self.clients: dict[int, ClientState] = {}
-        self.cards = {
-            number: Card(
-                model.name,
-                model.max_batch or DEFAULT_BATCH,
-                model.batched,
-                model.spec,
-                (),
-                (),
-                {},
-                model.pad,
-            )
-            for number, model in enumerate(models)
-        }
+        self.cards = {number: card_of(model) for number, model in enumerate(models)}
         self.state = (m.STATE_LOADING, 0, "")
         self.drain_until: int | None = None
         self.health = Health(self)
@@ -353,15 +323,9 @@ class Core:
         elif isinstance(record, m.OutputLayout):
             worker.output_layouts[record.layout] = record.tensors
         elif isinstance(record, m.ModelCard):
-            card = self.cards[record.model]
-            self.cards[record.model] = card._replace(
-                max_batch=record.max_batch, batched=bool(record.batched)
-            )
+            self.cards[record.model] = self.cards[record.model].loaded(record)
         elif isinstance(record, m.CardTensors):
-            card = self.cards[record.model]
-            side = ("inputs", "outputs")[record.side]
-            spec = {"inputs": card.spec.inputs, "outputs": card.spec.outputs, side: record.tensors}
-            self.cards[record.model] = card._replace(spec=ModelSpec(**spec))
+            self.cards[record.model] = self.cards[record.model].described(record)
         elif isinstance(record, m.ModelFacts):
             self._learn(record.model, json.loads(record.data))
         elif isinstance(record, m.Loaded):
@@ -376,13 +340,10 @@ class Core:
 
     def _learn(self, model: int, facts: dict[str, Any]) -> None:
         """A worker has told what it knows of a model: its sizes, and how long they take."""
-        latency = tuple((int(size), int(time)) for size, time in facts.get("latency", {}).items())
-        ladder = tuple(sorted(facts.get("ladder", ())))
-        card = self.cards[model]._replace(ladder=ladder, latency=latency, facts=facts)
-        self.cards[model] = card
+        card = self.cards[model] = self.cards[model].measured(facts)
         for lane in self._lanes.values():
             if lane.model == model:
-                lane.ladder = ladder
+                lane.ladder = card.ladder
                 lane.max_batch = card.largest
                 _seed(lane, card)
 
@@ -507,15 +468,3 @@ def _cannot_be_met(job: Job, start: int) -> str:
         f"the deadline cannot be met: {max(left, 0):.1f} ms are left when this can begin, "
         f"and it takes about {job.lane.cost(job.rows) / 1e6:.1f} ms"
     )
-
-
-def encode_card(number: int, card: Card) -> list[bytes]:
-    """What a client, or the engine, is told of a model."""
-    data = [m.encode(m.ModelCard(number, card.max_batch, card.batched, card.name))]
-    for side, tensors in enumerate((card.spec.inputs, card.spec.outputs)):
-        if tensors is not None:
-            data.append(m.encode(m.CardTensors(number, side, tensors)))
-    if card.pads:
-        pads = [dataclasses.asdict(pad) for pad in card.pads]
-        data.append(m.encode(m.CardPads(number, json.dumps(pads).encode())))
-    return data
