@@ -195,22 +195,27 @@ def test_what_data_and_disks_take_is_not_the_silence_of_a_cluster() -> None:
     from penstock.train.loop import Loop, Position
     from penstock.train.options import Options
     from penstock.train.patience import Patience
+    from penstock.train.shipping import Carried
 
     patience, rested = Patience(60.0, list), []
     handed = types.SimpleNamespace(
-        patience=patience, hand_out=lambda function, pieces: None, join=lambda: None
+        patience=patience, hand_out=lambda function, arguments: None, join=lambda: None
     )
 
     def takes_its_time(*_: Any) -> None:
         rested.append(not patience._watching)
 
+    def slow_rows() -> Iterator[None]:
+        yield takes_its_time()
+
     chief = object.__new__(Coordinated)
     chief._model, chief._options, chief._micros = network(), Options(), 1
     chief._handed = handed
-    chief._step()(types.SimpleNamespace(get_next=takes_its_time))
+    rows = Carried(None)
+    chief._step(rows)(slow_rows())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Loop, "_save", takes_its_time)
-        loop = AsyncLoop(types.SimpleNamespace(), Position(), handed)
+        loop = AsyncLoop(types.SimpleNamespace(), Position(), handed, rows)
         loop._save()
     assert rested == [True] * 2
     assert patience._watching

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]  # each starts several
 # A model of two layers on made-up rows; a chief that stops at the end of an epoch when told to.
 JOB = """
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import numpy as np, keras, penstock.train
+import numpy as np, keras, penstock.train, tensorflow as tf
 rng = np.random.default_rng(0)
 x = rng.normal(size=(150, 4)).astype("float32")
 y = (x[:, 0] * x[:, 1] > 0).astype("int32")
@@ -89,10 +89,15 @@ class Hears(keras.callbacks.Callback):
 plain = fit(build, more=[Hears()])
 vectors = penstock.train.fit(lambda: compiled(build()), x, np.eye(2)[y], verbose=0).history
 halves = fit(build(), accumulate=2)
+rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+read = penstock.train.fit(
+    build, rows, batch_size=32, epochs=3, validation_data=rows, verbose=0, shuffle=False
+)
 apart = {}
 for name, by, trained in (
     ("plain", "sgd", plain),
     ("halves", "sgd", halves),
+    ("read", "sgd", read),
     ("adam", "adam", fit(lambda: build("adam"), accumulate=3)),
     ("adamw", "adamw", fit(lambda: build("adamw"), accumulate=2)),
 ):
@@ -103,7 +108,8 @@ try:
 except ValueError as error:
     refused = f"{type(error).__name__}: {error}"
 told = {"refused": refused, "apart": apart, "history": plain.history, "report": plain.report,
-        "heard": heard, "vectors": vectors["f1_score"],
+        "shards": [plain.report["shard"], read.report["shard"]], "heard": heard,
+        "vectors": vectors["f1_score"],
         "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
 (HERE / "told").write_text(json.dumps(told))
 """
@@ -117,6 +123,7 @@ told = {"refused": refused, "apart": apart, "history": plain.history, "report": 
     assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
     assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])
+    assert told["shards"] == ["rows", "chief"]  # which of the two has the rows
     assert told["heard"] == list(range(5)) * 3
     assert [len(each) for each in told["vectors"]] == [2]
     assert (told["report"]["strategy"], told["report"]["steps"]) == ("parameter_server", 15)

@@ -23,7 +23,7 @@ Keras' own `fit` breaks there. One step::
 - `micro`, `jit`, `remat` (`recompute`, `segments`): what fits, and what is faster
 - `pipeline`: layers on several devices; `profile`: where the time went
 - `launcher`: the processes of `penstock train`
-- `servers`, `coordinating`, `handing`: parameter servers
+- `servers`, `coordinating`, `handing`, `shipping`: parameter servers
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The chief of parameter servers: it hands out steps, and waits for them where that must be.
 
-Steps go to whichever worker is free, with their rows, so every row is trained on once an epoch,
-whoever dies; steps are taken at the same time, each with weights that the others are changing. The
-chief waits for all steps that are under way (`Steps.join`) after every round of them, before
-metrics are told at the end of an epoch, and before a checkpoint is written.
+Steps go to whichever worker is free, with their rows or the numbers of these (`shipping`), so every
+row is trained on once an epoch, whoever dies; steps are taken at the same time, each with weights
+that the others are changing. The chief waits for all steps that are under way (`Steps.join`) after
+every round of them, before metrics are told at the end of an epoch, and before a checkpoint is
+written.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.train.passes import forward
 from penstock.train.patience import Patience
 from penstock.train.saving import Kept
 from penstock.train.scaling import optimizer_of
+from penstock.train.shipping import Carried, Shipped, shipped
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
 from penstock.train.weighing import Weighing
@@ -39,7 +41,7 @@ class Coordinated:
         self, model: Any, coordinator: Any, found: Cluster, options: Options, patience: Patience
     ) -> None:
         self._model, self._options, self._found = model, options, found
-        self._strategy = coordinator.strategy
+        self._coordinator, self._strategy = coordinator, coordinator.strategy
         self._handed = Steps(coordinator, found, options.timeout, patience)
         self._place = Place(self._strategy, "parameter_server", workers=1, cluster=found)
         self._batch_size, self._micros = 0, 1
@@ -60,6 +62,7 @@ class Coordinated:
         with self._strategy.scope():
             self.build(model)
         self._tally = Tally(model)
+        rows = shipped(feed, self._coordinator)
         kept = Kept(model, self._tally, None)
         at = keeper.begin(kept, feed)
         params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
@@ -72,7 +75,7 @@ class Coordinated:
                 self._place,
                 self._tally,
                 feed,
-                self._step(),
+                self._step(rows),
                 listeners,
                 options.epochs,
                 validate=self._validation(validation_data, listeners),
@@ -83,6 +86,7 @@ class Coordinated:
             ),
             at,
             self._handed,
+            rows,
         )
         resumed, began = at.step, time.monotonic()
         try:
@@ -96,7 +100,7 @@ class Coordinated:
             listed(told.history),
             list(told.epoch),
             params,
-            self._report(loop, resumed, time.monotonic() - began, feed.policy),
+            self._report(loop, resumed, time.monotonic() - began, rows.policy),
         )
 
     def build(self, model: Any) -> None:
@@ -120,18 +124,20 @@ class Coordinated:
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────
 
-    def _step(self) -> Any:
+    def _step(self, rows: Carried | Shipped) -> Any:
         weighing = Weighing(self._model, self._micros, self._options.class_weight)
         function = tf.function(
-            lambda pieces: self._strategy.run(self._changed, args=(pieces, weighing)),
+            lambda *given: self._strategy.run(self._changed, args=(rows.pieces(*given), weighing)),
             reduce_retracing=True,
             autograph=False,
         )
 
         def step(iterator: Any) -> tuple[None, int]:
             with self._handed.patience.resting():  # data may take its time
-                pieces = [iterator.get_next() for _ in range(self._micros)]
-            self._handed.hand_out(function, pieces)
+                pieces = list(itertools.islice(iterator, self._micros))
+            if not pieces:
+                raise tf.errors.OutOfRangeError(None, None, "the epoch is over")
+            self._handed.hand_out(function, rows.arguments(pieces))
             return None, 1
 
         return step
@@ -185,7 +191,7 @@ class Coordinated:
             )
         options = self._options
         size = options.validation_batch_size or self._batch_size
-        feed = self._feed(parts, size, training=False)
+        rows = shipped(self._feed(parts, size, training=False), self._coordinator)
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
             y_pred, loss = forward(self._model, x, y, weight, training=False)
@@ -194,7 +200,7 @@ class Coordinated:
             return count
 
         function = tf.function(
-            lambda pieces: self._strategy.run(counted, args=pieces[0]),
+            lambda *given: self._strategy.run(counted, args=rows.pieces(*given)[0]),
             reduce_retracing=True,
             autograph=False,
         )
@@ -206,14 +212,14 @@ class Coordinated:
         def validate() -> dict[str, float]:
             self._model.reset_metrics()
             listeners.tell("test_begin", {})
-            iterator = iter(feed.dataset(0))
+            iterator = rows.begin(0)
             for step in itertools.count():
                 listeners.tell("test_batch_begin", step, {})
                 with self._handed.patience.resting():
                     piece = next(iterator, None)
                 if piece is None:
                     break
-                self._handed.hand_out(function, [piece])
+                self._handed.hand_out(function, rows.arguments([piece]))
                 listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
             logs = plain(self._tally.results())

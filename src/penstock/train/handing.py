@@ -16,6 +16,7 @@ from penstock.train.cluster import Cluster
 from penstock.train.loop import Loop, Position, Run
 from penstock.train.passes import count_in
 from penstock.train.patience import Patience
+from penstock.train.shipping import Carried, Shipped
 from penstock.train.tally import Tally
 
 _ROUND = 16  # steps for each worker between two waits, at most
@@ -25,7 +26,7 @@ _LOST = 10.0  # seconds without a parameter server
 
 
 class Steps:
-    """Functions handed out to workers; each takes one step's pieces of data."""
+    """Functions handed out to workers; each takes one step."""
 
     def __init__(
         self, coordinator: Any, found: Cluster, timeout: float, patience: Patience
@@ -36,12 +37,12 @@ class Steps:
         self._open = 0
         self._began = 0.0
 
-    def hand_out(self, function: Any, pieces: list[Any]) -> None:
+    def hand_out(self, function: Any, arguments: tuple[Any, ...]) -> None:
         """To whichever worker is free."""
         self.patience.beat()
         if self._open == 0:
             self._began = time.monotonic()
-        self._coordinator.schedule(function, args=(pieces,))
+        self._coordinator.schedule(function, args=arguments)
         self._open += 1
         if self._open >= self._round:
             self.join()
@@ -96,12 +97,12 @@ class Rested:
 class AsyncLoop(Loop):
     """The loop, which waits for its steps where their results are told or kept."""
 
-    def __init__(self, run: Run, position: Position, steps: Steps) -> None:
+    def __init__(self, run: Run, position: Position, steps: Steps, rows: Carried | Shipped) -> None:
         super().__init__(run, position)
-        self._handed = steps
+        self._handed, self._rows = steps, rows
 
     def _iterator(self) -> Any:
-        return iter(self.run.feed.dataset(self.at.epoch, self.at.in_epoch))
+        return self._rows.begin(self.at.epoch, self.at.in_epoch)
 
     def _end_of_epoch(self, began: float) -> dict[str, float]:
         self._handed.join()

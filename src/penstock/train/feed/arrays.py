@@ -8,7 +8,7 @@ training, into memory that TensorFlow uses as it is.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class RowsFeed(Feed):
     example: Any  # (x, y, sample_weight): a row of each, for structure, dtypes and shapes
     count: int
     seed: int | None = None  # no shuffling
+    in_memory: bool = False  # and `gather` costs next to nothing
 
     @property
     def rows(self) -> int | None:
@@ -62,15 +63,27 @@ class RowsFeed(Feed):
                 part.set_shape((None, *like.shape[1:]))
             return (*packed(self.example, iter(parts)), count)
 
-        spans = self.spans()[start_step * self.share.elements :]
-        counts = (spans[:, 1] - spans[:, 0]).astype(np.int32)
-        starts, stops = np.where(counts[:, None] > 0, spans, (0, 1)).T
+        (starts, stops), counts = self._left(start_step)
         made = tf.data.Dataset.from_tensor_slices((starts, stops, counts)).map(
             piece, num_parallel_calls=min(_THREADS, os.cpu_count() or 1), deterministic=True
         )
         return made_ready(
             then_padding(made.map(self.noted.each)) if self.pads else made, self.share
         )
+
+    def numbers(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Array, int]]:
+        """The rows' numbers of each piece of an epoch, from a step on; and how many count."""
+        order = self.order(epoch)
+        (starts, stops), counts = self._left(start_step)
+        for start, stop, count in zip(starts, stops, counts, strict=True):
+            yield np.arange(start, stop) if order is None else order[start:stop], int(count)
+
+    def _left(self, start_step: int) -> tuple[Array, Array]:
+        """This worker's pieces from a step on: where they start and stop, and how many rows count.
+        One without rows is the first row."""
+        spans = self.spans()[start_step * self.share.elements :]
+        counts = (spans[:, 1] - spans[:, 0]).astype(np.int32)
+        return np.where(counts[:, None] > 0, spans, (0, 1)).T, counts
 
     def order(self, epoch: int) -> Array | None:
         """The rows' numbers as they come in an epoch; nothing, where they come as they are."""

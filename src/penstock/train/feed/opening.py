@@ -91,7 +91,8 @@ def _arrays(x: Any, y: Any, weight: Any, share: Share, seed: int | None, shard: 
     tree = tuple(trees.values())
     gather = gather_from(tree, keras.config.floatx())
     example = packed(tree, iter(gather(slice(0, 1))))
-    return RowsFeed(share, "off" if shard == "off" else "rows", gather, example, rows, seed)
+    policy = "off" if shard == "off" else "rows"
+    return RowsFeed(share, policy, gather, example, rows, seed, in_memory=True)
 
 
 def _alone(y: Any, weight: Any, what: str) -> None:
