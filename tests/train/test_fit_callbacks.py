@@ -220,3 +220,31 @@ def test_what_data_and_disks_take_is_not_the_silence_of_a_cluster() -> None:
     assert rested == [True] * 2
     assert patience._watching
     patience.__exit__()
+
+
+@in_tensorflow
+def test_what_has_no_effect_with_parameter_servers_is_told() -> None:
+    from penstock.train.options import Options
+    from penstock.train.servers import _check
+
+    one = types.SimpleNamespace(num_replicas_in_sync=1)
+    with pytest.warns(RuntimeWarning, match="profile, remat, jit: of no effect with parameter"):
+        _check(network(), Options(profile="seen", remat=True, jit=True), one, validated=False)
+    _check(network(), Options(), one, validated=False)
+
+
+@in_tensorflow
+def test_a_pace_is_of_rows_that_were_there_without_what_the_first_step_took() -> None:
+    from penstock.train.feed import feed_for
+    from penstock.train.loop import Loop, Position
+
+    x, y = rows(21)
+    loop = Loop(types.SimpleNamespace(feed=feed_for(x, y, batch_size=8)), Position())
+    for seconds in (60.0, 0.5, 0.5):
+        loop._count(seconds)
+    loop.seconds["train"] = 61.0
+    assert (loop.rows_taken, loop.at.step) == (21, 3)
+    assert loop.pace(0.0) == (2.0, 13.0)
+    alone = Loop(loop.run, Position())
+    alone._count(4.0)
+    assert alone.pace(4.0) == (0.25, 2.0)

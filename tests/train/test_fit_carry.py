@@ -175,3 +175,25 @@ def test_a_model_that_keras_cannot_make_again_is_refused_with_a_way_out() -> Non
         penstock.train.fit(odd, *data, strategy="mirrored", verbose=0)
     got = penstock.train.fit(model, *data, strategy="mirrored", verbose=0)
     assert len(got.history["loss"]) == 1
+
+
+@in_tensorflow
+def test_what_was_learnt_until_ctrl_c_is_kept() -> None:
+    import keras
+
+    import penstock
+
+    class Interrupted(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise KeyboardInterrupt
+
+    two_cpus()
+    settings = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    wanted, model = network(), network()
+    wanted.fit(*rows(), epochs=1, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        penstock.train.fit(
+            model, *rows(), epochs=5, strategy="mirrored", callbacks=[Interrupted()], **settings
+        )
+    assert furthest(model, wanted) < 2e-6
+    assert int(model.optimizer.iterations.numpy()) == 5

@@ -1,4 +1,4 @@
-"""Two workers, real processes: both end with the weights of one device."""
+"""Two or three workers, real processes: all end with the weights of one device."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _process() -> Iterator[None]:
         yield
 
 
-def trained(folder: Path, job: str = "worker_job") -> list[str]:
-    """Two workers do a job; returns what each has written to its standard output."""
-    ports = free_ports(2)
+def trained(folder: Path, job: str, workers: int) -> list[str]:
+    """So many workers do a job; returns what each has written to its standard output."""
+    ports = free_ports(workers)
     addresses = tuple(f"127.0.0.1:{port}" for port in ports)
     command = [sys.executable, "-m", f"tests.train.{job}", str(folder)]
     processes = [
@@ -46,7 +46,7 @@ def trained(folder: Path, job: str = "worker_job") -> list[str]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for index in range(2)
+        for index in range(workers)
     ]
     try:
         outputs = [process.communicate(timeout=_LIMIT) for process in processes]
@@ -86,34 +86,36 @@ def furthest(one: list[Any], two: list[Any]) -> float:
 
 
 @pytest.mark.timeout(120)
-def test_both_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
+def test_three_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
     """With each optimizer: one after another, in the same processes."""
-    shown = trained(tmp_path)
+    shown = trained(tmp_path, "worker_job", 3)
     for by, options in RUNS.items():
-        weights, history = reference(by=by)
-        first, second = (arrays(tmp_path / f"{by}-{rank}.npz") for rank in range(2))
-        assert furthest(first, second) == 0, by
-        assert furthest(first, weights) < 2e-6, by
-        for rank in range(2):
-            assert furthest(arrays(tmp_path / f"{by}-{rank}-own.npz"), weights) < 2e-6, by
+        weights, history = reference(by=by.partition(" ")[0])
+        first, *others = (arrays(tmp_path / f"{by}-{rank}.npz") for rank in range(3))
+        assert max(furthest(first, other) for other in others) == 0, by
+        half = "precision" in options
+        limit, rtol = (5e-3, 1e-2) if half else (2e-6, 2e-5)
+        assert furthest(first, weights) < limit, by
+        for rank in range(3):
+            assert furthest(arrays(tmp_path / f"{by}-{rank}-own.npz"), weights) < limit, by
             told = json.loads((tmp_path / f"{by}-{rank}.json").read_text())
             assert set(told["history"]) == set(history)
             for name, values in history.items():
-                np.testing.assert_allclose(told["history"][name], values, rtol=2e-5, err_msg=name)
+                np.testing.assert_allclose(told["history"][name], values, rtol=rtol, err_msg=name)
             report = told["report"]
             assert (report["strategy"], report["worker"]) == ("multiworker", rank)
-            assert report["workers"] == report["replicas"] == 2
+            assert report["workers"] == report["replicas"] == 3
             assert report["micros"] == options.get("accumulate", 1)
             assert report["steps"] == 10
     assert shown[0].count("Epoch 2/2") == len(RUNS)
-    assert shown[1] == ""
+    assert shown[1:] == ["", ""]
 
 
 @pytest.mark.timeout(120)
 def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoch(
     tmp_path: Path,
 ) -> None:
-    trained(tmp_path, "differing_job")
+    trained(tmp_path, "differing_job", 2)
     weights, history = reference(by="adam")
     every = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, told in enumerate(every):

@@ -13,6 +13,8 @@ from typing import Any
 
 RUNS: dict[str, dict[str, Any]] = {
     "sgd": {},
+    "sgd in pieces": {"accumulate": 4},
+    "sgd in halves": {"accumulate": 2, "precision": "mixed_float16"},
     "adam": {"accumulate": 4, "jit": True},
     "adamw": {"accumulate": 2, "shard": "data"},  # from a tf.data.Dataset
 }
@@ -32,7 +34,7 @@ def main(folder: Path) -> None:
     first = network("sgd")
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
     for by, options in RUNS.items():
-        model = first if by == "sgd" else network(by)
+        model = first if by == "sgd" else network(by.partition(" ")[0])
         if not found.is_chief:
             model.layers[0].bias.assign_add([0.5] * 16)
         data: Any = (dataset,) if by == "adamw" else (x, y)

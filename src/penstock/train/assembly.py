@@ -250,7 +250,7 @@ class Assembly:
     def _report(self, loop: Loop, resumed: int, seconds: float) -> dict[str, Any]:
         where, options, feed = self.place, self.options, loop.run.feed
         pieces = where.replicas * self.micros
-        train = loop.seconds["train"] or seconds
+        steps, rows = loop.pace(seconds)
         return {
             "strategy": where.kind,
             "worker": where.worker,
@@ -268,8 +268,8 @@ class Assembly:
             "seed": self.seed,
             "steps": loop.at.step,
             "resumed_at_step": resumed or None,
-            "steps_per_second": round(loop.steps_taken / train, 3) if train else None,
-            "rows_per_second": round(loop.steps_taken * self.batch_size / train, 1),
+            "steps_per_second": round(steps, 3),
+            "rows_per_second": round(rows, 1),
             "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
             **self.told,
         }

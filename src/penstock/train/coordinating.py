@@ -232,7 +232,7 @@ class Coordinated:
 
     def _report(self, loop: Loop, resumed: int, seconds: float, policy: str) -> dict[str, Any]:
         options = self._options
-        train = loop.seconds["train"] or seconds
+        steps, rows = loop.pace(seconds)
         return {
             "strategy": "parameter_server",
             "worker": 0,
@@ -247,8 +247,8 @@ class Coordinated:
             "seed": self._seed,
             "steps": loop.at.step,
             "resumed_at_step": resumed or None,
-            "steps_per_second": round(loop.steps_taken / train, 3),
-            "rows_per_second": round(loop.steps_taken * self._batch_size / train, 1),
+            "steps_per_second": round(steps, 3),
+            "rows_per_second": round(rows, 1),
             "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
         }
 

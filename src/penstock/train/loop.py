@@ -74,7 +74,16 @@ class Loop:
         self._counted: Any = None
         self._looked = time.monotonic()
         self.seconds = {"train": 0.0, "validate": 0.0, "save": 0.0}
-        self.steps_taken = 0
+        self.steps_taken = self.rows_taken = 0
+        self._first = (0, 0.0)  # rows and seconds of the first step, which is traced
+
+    def pace(self, seconds: float) -> tuple[float, float]:
+        """Steps and rows a second; without the first step, unless there is no other."""
+        train = self.seconds["train"] or seconds
+        steps, rows = self.steps_taken, self.rows_taken
+        if steps > 1:
+            steps, rows, train = steps - 1, rows - self._first[0], train - self._first[1]
+        return (steps / train, rows / train) if train > 0 else (0.0, 0.0)
 
     def __call__(self) -> None:
         run, at = self.run, self.at
@@ -114,6 +123,7 @@ class Loop:
             run.listeners.tell("train_batch_begin", at.in_epoch, {})
             if run.watch is not None:
                 run.watch(at.step)
+            began = time.monotonic()
             try:
                 counted, rows = run.step(iterator)
             except tf.errors.OutOfRangeError:
@@ -127,15 +137,24 @@ class Loop:
                 self._check_ends()
                 break
             self._counted = counted or None
-            at.in_epoch += 1
-            at.step += 1
-            self.steps_taken += 1
+            self._count(time.monotonic() - began)
             run.listeners.tell("train_batch_end", at.in_epoch - 1, Logs(self._logs))
             self._look_now_and_then()
             if run.save_every and at.step % run.save_every == 0:
                 self._save()
             if self._stops():
                 break
+
+    def _count(self, seconds: float) -> None:
+        """A step was taken."""
+        at, feed = self.at, self.run.feed
+        size = feed.share.batch_size
+        self.rows_taken += min(size, feed.rows - at.in_epoch * size) if feed.rows else size
+        at.in_epoch += 1
+        at.step += 1
+        self.steps_taken += 1
+        if self.steps_taken == 1:
+            self._first = (self.rows_taken, seconds)
 
     def _was_empty(self, rows: Any, before: int) -> bool:
         """Whether nobody had a row for a step, after so many: as long as there are own ones, that

@@ -51,9 +51,17 @@ def run(
                 model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
     _check(model, validation_data is not None)
     parts = Assembly(model, where, options)
-    with _peers(where), training_in(model, options.precision):
-        history = parts.trained(data, validation_data, callbacks)
-    if own is not None and own is not model:
+    moved = own is not None and own is not model
+    try:
+        with _peers(where), training_in(model, options.precision):
+            history = parts.trained(data, validation_data, callbacks)
+    except BaseException:
+        # As in Keras, where Ctrl-C keeps what was learnt until then.
+        if moved and where.workers == 1:
+            with contextlib.suppress(Exception):
+                give_back(model, own, lost=False)
+        raise
+    if moved:
         give_back(model, own, lost=early is not None)
     if where.kind == "multiworker":  # Keras' evaluate and predict break there
         history.model = _moved_out(model) if own is not None else _made_again(function, parts)

@@ -19,6 +19,7 @@ import contextlib
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -169,6 +170,15 @@ def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None
         raise ConfigError(
             "mixed_float16 needs one loss scale for all steps, which asynchronous steps have not: "
             'use precision="mixed_bfloat16" with parameter servers'
+        )
+    idle = [name for name in ("profile", "remat") if getattr(options, name)]
+    idle += ["jit"] if options.jit is True else []
+    if idle:
+        warnings.warn(
+            f"{', '.join(idle)}: of no effect with parameter servers, whose workers take their "
+            "steps as the chief hands them out",
+            RuntimeWarning,
+            stacklevel=2,
         )
     if options.micro_batch == "auto":
         raise ConfigError(
