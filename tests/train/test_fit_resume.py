@@ -287,6 +287,15 @@ def test_the_newest_few_are_kept_and_may_be_left_aside(tmp_path: Path) -> None:
     anew = fitted(tmp_path, resume=False)
     assert anew.report["resumed_at_step"] is None
     assert anew.epoch == [0, 1, 2]
+    with pytest.MonkeyPatch.context() as patch:
+        # Begun anew, and started again by the launcher: from its own checkpoints, if it has any.
+        for ended_at, attempt, resumed in ((2, "0", None), (8, "1", None), (None, "2", 6)):
+            patch.setenv("PENSTOCK_TRAIN_ATTEMPT", attempt)
+            with contextlib.suppress(Ended):
+                got = fitted(tmp_path, ended_at, resume=False, checkpoint_every=3)
+                assert got.report["resumed_at_step"] == resumed
+                assert got.report["steps"] == 15
+        assert got.report["resumed_at_step"] == 6
 
 
 @in_tensorflow

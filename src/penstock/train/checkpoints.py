@@ -11,6 +11,7 @@ Every byte is covered by a checksum; a file that is damaged is passed over, with
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from penstock.data.atomic import publish, staged
 from penstock.data.features import numpy_dtype
 from penstock.errors import ConfigError
 
+_ANEW = "begun-after"
 _MAGIC = b"penstock checkpoint 1\n"
 _SIZES = struct.Struct("<QI")  # of the header: its length, its checksum
 _NAME = re.compile(r"(\d{6,})-step-(\d+)\.checkpoint")
@@ -70,9 +72,21 @@ class Checkpoints:
         self._clear(number)
         return path
 
-    def newest(self) -> State | None:
-        """The newest that is whole; `None` where there is none."""
-        for path in reversed(self.paths()):
+    def begin_anew(self) -> None:
+        """What is there by now is another run's: `newest(own=True)` passes it over."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path, paths = str(self.folder / _ANEW), self.paths()
+        with staged(path) as file:
+            file.write(str(_number(paths[-1]) if paths else -1).encode())
+        publish(path)
+
+    def newest(self, own: bool = False) -> State | None:
+        """The newest that is whole; `None` where there is none. `own`: since this run was begun."""
+        others = -1
+        if own:
+            with contextlib.suppress(OSError, ValueError):
+                others = int((self.folder / _ANEW).read_text())
+        for path in reversed([path for path in self.paths() if _number(path) > others]):
             try:
                 with path.open("rb") as file:
                     return _read(file)

@@ -38,7 +38,11 @@ class Keeper:
         self._data: dict[str, Any] = {}
         if options.checkpoints is not None:
             self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
-            self.newest = self._checkpoints.newest() if options.resume else None
+            again = options.attempt > 0  # then it goes on, with what it has written itself
+            if options.resume or again:
+                self.newest = self._checkpoints.newest(own=not options.resume)
+            elif place.is_chief:
+                self._checkpoints.begin_anew()
         check_same(
             place,
             self._found(),

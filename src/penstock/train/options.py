@@ -2,8 +2,8 @@
 
 What the launcher has to say comes by the environment, and is the default of what is not given:
 PENSTOCK_TRAIN_CHECKPOINTS and PENSTOCK_TRAIN_PROFILE (folders), PENSTOCK_TRAIN_SUMMARY (a file for
-the chief's report). A script that calls `fit` several times has a folder for each: what is named,
-and in it `fit-2`, `fit-3`, …
+the chief's report), PENSTOCK_TRAIN_ATTEMPT (how often it was started again). A script that calls
+`fit` several times has a folder for each: what is named, and in it `fit-2`, `fit-3`, …
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Options:
     deterministic: bool = False
     profile: str | os.PathLike[str] | None = None
     summary: str | None = None
+    attempt: int = 0  # how often the launcher has started this again
 
     def __post_init__(self) -> None:
         for name in ("epochs", "accumulate", "keep", "pack_bytes", "validation_freq"):
@@ -116,11 +117,12 @@ def asked(environ: Mapping[str, str] = os.environ, **given: Any) -> Options:
     unknown = sorted(set(given) - known)
     if unknown:
         raise ConfigError(f"fit has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-    told = {
+    told: dict[str, Any] = {
         name: variable
         for name in ("checkpoints", "profile", "summary")
         if given.get(name) is None and (variable := environ.get(f"PENSTOCK_TRAIN_{name.upper()}"))
     }
+    told["attempt"] = int(environ.get("PENSTOCK_TRAIN_ATTEMPT") or 0)
     options = Options(**{**given, **told})
     folders: dict[str, Any] = {name: _of_this_call(told[name]) for name in _FOLDERS if name in told}
     return dataclasses.replace(options, **folders)
