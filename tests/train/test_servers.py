@@ -107,7 +107,12 @@ try:
     penstock.train.fit(build, x, y, verbose=0, validation_data=(x, y, y, y))
 except ValueError as error:
     refused = f"{type(error).__name__}: {error}"
-told = {"refused": refused, "apart": apart, "history": plain.history, "report": plain.report,
+try:
+    penstock.train.fit(build, np.where(x > 1.5, np.nan, x), y, batch_size=32, verbose=0)
+except penstock.errors.TrainingError as error:
+    spoilt = str(error)
+told = {"refused": refused, "spoilt": spoilt, "apart": apart,
+        "history": plain.history, "report": plain.report,
         "shards": [plain.report["shard"], read.report["shard"]], "heard": heard,
         "vectors": vectors["f1_score"],
         "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
@@ -123,6 +128,7 @@ told = {"refused": refused, "apart": apart, "history": plain.history, "report": 
     assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
     assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])
+    assert "the loss is nan" in told["spoilt"]
     assert told["shards"] == ["rows", "chief"]  # which of the two has the rows
     assert told["heard"] == list(range(5)) * 3
     assert [len(each) for each in told["vectors"]] == [2]
@@ -156,17 +162,20 @@ def test_a_killed_worker_costs_its_step_and_comes_back(launcher: Launcher) -> No
     assert history["loss"][-1] < 0.7 * history["loss"][0]
 
 
-def test_a_killed_server_restarts_all_from_the_checkpoint(launcher: Launcher) -> None:
+def test_a_killed_server_or_chief_restarts_all_from_the_checkpoint(launcher: Launcher) -> None:
     job = launcher.script(JOB + FINISH)
-    (launcher.place / "pause-0-5").touch()
+    for pause in ("0-3", "1-5"):
+        (launcher.place / f"pause-{pause}").touch()
     process = launcher.begin(
-        *(job, "--workers", 1, "--ps", 1, "--restarts", 1, "--checkpoints", "kept")
+        *(job, "--workers", 1, "--ps", 1, "--restarts", 2, "--checkpoints", "kept")
     )
-    _await(process, launcher.place / "paused-0-5")
-    os.kill(int((launcher.place / "ps-0.pid").read_text()), signal.SIGKILL)
+    for pause, victim in (("0-3", "ps-0"), ("1-5", "chief-0")):
+        _await(process, launcher.place / f"paused-{pause}")
+        os.kill(int((launcher.place / f"{victim}.pid").read_text()), signal.SIGKILL)
     out = process.communicate(timeout=LIMIT)[0]
     assert process.returncode == 0, out
     assert "ps 0 failed first: it was killed by SIGKILL" in out
+    assert "chief failed first: it was killed by SIGKILL" in out
     epochs, history, report = json.loads((launcher.place / "told").read_text())
     assert epochs == list(range(12))
     assert report["resumed_at_step"] == 5 * 5  # the sixth epoch was being told when it died
