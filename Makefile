@@ -41,7 +41,7 @@ demo: venv  ## see Penstock at work
 # Files of tests are dealt out to so many processes. Real processes and signals on a busy machine:
 # what failed is run once more, alone, and must pass then.
 PYTEST := $(VENV)/bin/python -m pytest
-IN_PARALLEL := -n $(JOBS) --dist loadfile
+IN_PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: venv  ## run the tests (JOBS=2 of their files at a time)
