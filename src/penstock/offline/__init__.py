@@ -15,9 +15,12 @@ take part.
 - `setting_up`: the engine, and what is known of the model; `feed`: which columns it gets, and how
 - `cut`: rows to parts and batches; `selection`: which rows, of a shard or of all
 - `labour`: one part after another: read, predict, write; `window`: batches that are on their way
-- `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode
+- `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode; `shelves`: which
+  parts one of them gets, as rows lie together; `deaths`: what is learnt from one that dies
+- `sizes`: what rows take in memory, which bounds what is read at a time
 - `manifest`: what is done, and for what; `fingerprints`: whether it is still the same
-- `parts`, `memory`: where results are put; `merge`: the shards' parts as one output
+- `parts`, `memory`: where results are put; `joining`: parts to one output, meanwhile; `merge`: the
+  shards' parts as one output
 - `failures`: rows that failed, and the side file
 - `stages`, `monitor`: where the time goes, what limits; `outcome`, `report`, `page`: what is told
 """

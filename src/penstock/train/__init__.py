@@ -19,7 +19,7 @@ Keras' own `fit` breaks there. One step::
 - `loop`: epochs, what happens between steps; `validation`; `callbacks`: whom the loop tells
 - `agreement`: what all workers must have the same of; `alike`: whether they take the same steps
 - `checkpoints`: how a state is kept, and found again; `saving`: what of a run is kept;
-  `keeping`: when
+  `memories`: what callbacks remember; `keeping`: when
 - `micro`, `jit`, `remat` (`recompute`, `segments`): what fits, and what is faster
 - `pipeline`: layers on several devices; `profile`: where the time went
 - `launcher`: the processes of `penstock train`

@@ -1,0 +1,74 @@
+"""Which requests travel alone, and which together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.client.session import Session
+from tests.client.conftest import model
+from tests.conditions import until
+
+_SUBMIT = 5
+
+
+def _messages(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests each message to the engine carries, from now on."""
+    seen: list[int] = []
+    send = session.channel.send
+    size = penstock.transport.messages.SUBMIT_ITEM.size
+
+    def watched(data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        if data[0] == _SUBMIT:
+            seen.append((len(data) - 1) // size)
+        send(data, descriptors)
+
+    monkeypatch.setattr(session.channel, "send", watched)
+    return seen
+
+
+def test_one_at_a_time_travels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.Engine(model("doubled")) as engine, penstock.connect(engine.address) as client:
+        client.predict(np.ones(1))
+        seen = _messages(client._session(), monkeypatch)
+        for number in range(1, 4):
+            answer = client.submit(np.ones(1))
+            assert seen == [1] * number  # nobody waits for it yet
+            answer.result()
+
+
+def test_as_many_as_were_answered_together_travel_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with penstock.Engine(model("doubled")) as engine, penstock.connect(engine.address) as client:
+        client.predict(np.ones(1))
+        session = client._session()
+        taken: list[int] = []
+        free = session.free
+
+        def watched(pieces: list[penstock.client.call.Piece]) -> None:
+            free(pieces)
+            taken.append(len(pieces))
+
+        monkeypatch.setattr(session, "free", watched)
+        seen = _messages(session, monkeypatch)
+
+        def four_travel_together() -> bool:  # unless half a millisecond passes between two
+            together = taken[-1:] == [4]
+            seen.clear()
+            for answer in [client.submit(np.ones(1)) for _ in range(4)]:
+                assert answer.result().tolist() == [2]
+            return together and seen == [4]
+
+        until(four_travel_together)
+
+
+def test_what_was_gathered_leaves_though_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.Engine(model("doubled")) as engine, penstock.connect(engine.address) as client:
+        client.predict(np.ones(1))
+        session = client._session()
+        session._likely = 8
+        answer = client.submit(np.ones(1))
+        until(answer.done)
+        assert answer.result().tolist() == [2]
