@@ -1,4 +1,4 @@
-"""Which requests travel alone, and which together."""
+"""Which requests travel alone, which together, and which as a series."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 import penstock
 from penstock.client.session import Session
+from penstock.transport import messages as m
 from tests.client.conftest import model
 from tests.conditions import until
 
@@ -17,11 +18,10 @@ def _messages(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each message to the engine carries, from now on."""
     seen: list[int] = []
     send = session.channel.send
-    size = penstock.transport.messages.SUBMIT_ITEM.size
 
     def watched(data: bytes, descriptors: tuple[int, ...] = ()) -> None:
         if data[0] == _SUBMIT:
-            seen.append((len(data) - 1) // size)
+            seen.append(sum(m.SubmitItem(*item).requests for item in m.decode(data).items))
         send(data, descriptors)
 
     monkeypatch.setattr(session.channel, "send", watched)

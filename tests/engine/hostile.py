@@ -78,6 +78,7 @@ def _item(draw: st.DrawFn) -> m.SubmitItem:
         draw(st.integers(-2, 2)),
         0,
         draw(st.sampled_from([0, -1, 1, 2**62])),
+        1 if honest else draw(st.sampled_from([0, 1, 2, 9, 0xFFFF])),
     )
 
 
@@ -133,8 +134,8 @@ def conversations(draw: st.DrawFn) -> list[Word]:
     requests = 1_000
     for _ in range(draw(st.integers(0, 12))):
         count = draw(st.integers(1, 6))
-        items = [_fitting(draw, requests + n, layouts) for n in range(count)]
-        requests += count
+        items = [_fitting(draw, requests + 10 * n, layouts) for n in range(count)]
+        requests += 10 * count
         words.append(Word(m.encode(m.Submit(items))))
         if draw(st.integers(0, 3)) == 0:
             words.append(draw(_cancel | _ask))
@@ -146,7 +147,8 @@ def conversations(draw: st.DrawFn) -> list[Word]:
 
 
 def _fitting(draw: st.DrawFn, number: int, layouts: list[TensorSpec]) -> m.SubmitItem:
-    """A request within its bounds, if only just; what lies there is whatever lies there."""
+    """A request, or a series of them, within its bounds, if only just; what lies there is whatever
+    lies there."""
     which = draw(st.integers(0, len(layouts) - 1))
     rows = draw(st.sampled_from([0, 1, 2, 3, 31, 32]))
     tensor = layouts[which]
@@ -155,10 +157,12 @@ def _fitting(draw: st.DrawFn, number: int, layouts: list[TensorSpec]) -> m.Submi
         least = 8 * (rows * tensor.elements + 1)
     input_bytes = least + draw(st.sampled_from([0, 0, 1, 7, 64]))
     length = input_bytes + draw(st.sampled_from([0, 0, 1, 64, 1_000]))
-    offset = draw(st.sampled_from([0, 1, 64, SEGMENT_BYTES - length]))
+    series = draw(st.integers(2, 9)) if rows == 1 and draw(st.booleans()) else 1
+    offset = draw(st.sampled_from([0, 1, 64, SEGMENT_BYTES - length * series]))
     until = draw(st.sampled_from([0, 0, 0, 1, 2**62]))
     priority = draw(st.integers(-1, 1))
-    return m.SubmitItem(number, 1, which + 1, offset, length, input_bytes, rows, priority, 0, until)
+    place = (offset, length, input_bytes)
+    return m.SubmitItem(number, 1, which + 1, *place, rows, priority, 0, until, series)
 
 
 def talk(path: Path, words: list[Word], noise: bytes, patient: bool = True) -> None:
@@ -172,13 +176,20 @@ def talk(path: Path, words: list[Word], noise: bytes, patient: bool = True) -> N
             extra: Any = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if names else []
             sock.sendmsg([data], extra)
             if data[0] == _SUBMIT:
-                open_requests += (len(data) - 1) // m.SUBMIT_ITEM.size
+                open_requests += _asked(data)
         while patient and open_requests > 0:
             data = sock.recv(1 << 16)
             if not data or data[0] == _REJECTED:
                 break
             open_requests -= _ended(data)
     files.close()
+
+
+def _asked(data: bytes) -> int:
+    """How many requests this message makes, if it makes any."""
+    with contextlib.suppress(m.Malformed):
+        return sum(m.SubmitItem(*item).requests for item in m.decode(data).items)
+    return 0
 
 
 def _ended(data: bytes) -> int:

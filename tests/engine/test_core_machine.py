@@ -163,6 +163,34 @@ class CoreMachine(RuleBasedStateMachine):
             self.room.say(client, m.Submit(items))
         self._look()
 
+    @precondition(lambda self: self.clients)
+    @rule(
+        data=st.data(),
+        requests=st.integers(2, 9),
+        layout=st.sampled_from([_BATCHED, _BATCHED, _BATCHED, _UNBATCHED]),
+        priority=st.integers(-1, 1),
+        waits=st.none() | st.none() | st.integers(1, SECOND),
+    )
+    def submit_a_series(
+        self, data: st.DataObject, requests: int, layout: int, priority: int, waits: int | None
+    ) -> None:
+        client = self._any_client(data)
+        places = [number for owner, number in self.segments if owner == client]
+        room_left = 12 - sum(1 for asked in self.asked.values() if asked.client == client)
+        requests = min(requests, room_left)
+        first = self.last_request + 1
+        if not places or requests < 1 or first % 4096 + requests > 4096:
+            return
+        segment = data.draw(st.sampled_from(places), label="segment")
+        until = 0 if waits is None else self.room.now + waits
+        place = (first % 4096 * _SLOT, _SLOT, ROW_BYTES)
+        item = m.SubmitItem(first, segment, layout, *place, 1, priority, 0, until, requests)
+        for number in range(first, first + requests):
+            self.asked[client, number] = Asked(client, number, segment, 1, layout, until)
+        self.last_request += requests
+        self.room.say(client, m.Submit([item]))
+        self._look()
+
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), others=st.integers(0, 2))
     def cancel(self, data: st.DataObject, others: int) -> None:
@@ -354,6 +382,8 @@ class CoreMachine(RuleBasedStateMachine):
                 left = entry.start + entry.rows - at
                 rows = data.draw(st.integers(min(left, 1), left), label="rows")
                 how = data.draw(st.sampled_from(["slot", "segment", "failed"]), label="outcome")
+                if entry.series and how == "segment":
+                    rows = 1
                 if how == "failed":
                     text = "bad\0Traceback"
                     self._say(index, m.ItemFailed(number, which, at, rows, Kind.MODEL, text))
@@ -470,11 +500,9 @@ class CoreMachine(RuleBasedStateMachine):
             assert len(entries) == 1
         for entry in entries:
             assert process.mapped[entry.client, entry.segment] in self.room.effects.open
-            asked = self._asked_at(entry)
-            assert not asked.cancelled, "what was cancelled was run"
-            assert asked.layout - 1 == layout.model
-            assert entry.total == asked.rows
-            for row in range(entry.start, entry.start + max(entry.rows, 1)):
+            for asked, row in self._rows_of(entry):
+                assert not asked.cancelled, "what was cancelled was run"
+                assert asked.layout - 1 == layout.model
                 assert row not in asked.running, "a row runs twice"
                 asked.running[row] = (index, number)
                 if row in asked.must_be_alone:
@@ -485,13 +513,23 @@ class CoreMachine(RuleBasedStateMachine):
                     process.alone = True
         process.batches[number] = entries
 
-    def _asked_at(self, entry: m.RunItem) -> Asked:
+    def _rows_of(self, entry: m.RunItem) -> list[tuple[Asked, int]]:
+        """The rows of a batch's item, each with the request that it belongs to."""
+        rows = range(entry.start, entry.start + max(entry.rows, 1))
+        if entry.series:
+            assert entry.length == _SLOT
+            return [(self._asked_at(entry, entry.offset + row * _SLOT), 0) for row in rows]
+        asked = self._asked_at(entry, entry.offset)
+        assert entry.total == asked.rows
+        return [(asked, row) for row in rows]
+
+    def _asked_at(self, entry: m.RunItem, offset: int) -> Asked:
         (found,) = [
             asked
             for asked in self.asked.values()
             if asked.client == entry.client
             and asked.segment == entry.segment
-            and asked.number % 4096 * _SLOT == entry.offset
+            and asked.number % 4096 * _SLOT == offset
         ]
         return found
 
@@ -563,7 +601,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _settled_rows(self, asked: Asked) -> int:
         state = self.room.core.clients[asked.client].requests[asked.number]
-        return asked.rows - state.unsettled
+        return 0 if state.series else asked.rows - state.unsettled
 
     @invariant()
     def workers_are_as_they_seem(self) -> None:
@@ -648,4 +686,4 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=80, stateful_step_count=50)
+TestCore.settings = settings(max_examples=150, stateful_step_count=50)

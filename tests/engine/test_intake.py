@@ -452,7 +452,7 @@ def test_cancel_of_what_is_not_there_is_nothing(room: Room) -> None:
 def test_flags_and_spare_bits_change_nothing(room: Room) -> None:
     client = room.connect()
     data = bytearray(_raw_submit())
-    struct.pack_into("<H", data, len(data) - 10, 0xFFFF)
+    struct.pack_into("<H", data, len(data) - 12, 0xFFFF)
     room.say_bytes(client, bytes(data))
     assert not room.effects.disconnected
     assert 7 in room.core.clients[client].requests

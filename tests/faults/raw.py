@@ -113,7 +113,7 @@ class RawClient:
         """Ask for these bytes of a segment to be run; returns the request's number."""
         self.request += 1
         item = (
-            self.request, segment, layout, offset, length, input_bytes, rows, 0, 0, deadline,
+            self.request, segment, layout, offset, length, input_bytes, rows, 0, 0, deadline, 1,
         )  # fmt: skip
         self.send(m.Submit([item]))
         return self.request

@@ -82,7 +82,7 @@ def test_one_that_never_reads_answers_that_come_with_descriptors(scene, raw):
             packed = []
             for _ in range(500):
                 number += 1
-                packed.append(item.pack(number, 1, 1, 0, 64, 64, 1, 0, 0, 0))
+                packed.append(item.pack(number, 1, 1, 0, 64, 64, 1, 0, 0, 0, 1))
             hostile.send_bytes(b"\5" + b"".join(packed))
             most = max(most, footprint().descriptors)
             eventually(lambda: outstanding(engine) <= 512)
@@ -160,7 +160,8 @@ def test_ones_that_submit_more_than_they_may(scene, raw):
     os.close(descriptor)
     hostile.layout(row(Verb.SLEEP)[None])
     mapping[:24] = row(Verb.SLEEP, 20, 1).tobytes()
-    items = [m.SUBMIT_ITEM.pack(number, 1, 1, 0, 8192, 64, 1, 0, 0, 0) for number in range(1, 6001)]
+    pack = m.SUBMIT_ITEM.pack
+    items = [pack(number, 1, 1, 0, 8192, 64, 1, 0, 0, 0, 1) for number in range(1, 6001)]
     with contextlib.suppress(Closed):  # thrown out before it has sent all
         for first in range(0, 6000, 500):
             hostile.send_bytes(b"\5" + b"".join(items[first : first + 500]))

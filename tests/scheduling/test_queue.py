@@ -216,3 +216,40 @@ def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
     assert lane.lead() == LEAD + 3_000
     flood(queue, lane, 1, 90)
     assert lane.lead() == LEAD + 4_000  # only so many rows leave at once
+
+
+# ── jobs that are several requests ─────────────────────────────────────────────────────────────
+
+
+def _several(queue: Queue, lane: Lane, owner: str, rows: int) -> list[Job]:
+    kept: list[Job] = []
+    kept.append(Job(owner, lane, rows, siblings=kept))
+    queue.add(kept[0])
+    return kept
+
+
+def test_of_several_requests_as_many_leave_as_have_room() -> None:
+    queue, lane = Queue(), small_lane(max_batch=4)
+    put(queue, lane, "a", rows=3)
+    kept = _several(queue, lane, "six", 6)
+    assert (queue.rows, queue.requests, queue.jobs, lane.rows) == (9, 7, 2, 9)
+    batches = []
+    while lane.jobs:
+        before = queue.rows
+        jobs = queue.take(lane)
+        batches.append([(job.owner, job.start, job.rows) for job in jobs])
+        left = before - sum(job.rows for job in jobs)
+        assert queue.rows == lane.rows == queue.requests == left
+    assert batches == [[("a", 0, 3), ("six", 0, 1)], [("six", 1, 4)], [("six", 5, 1)]]
+    assert queue.requests == queue.jobs == 0
+    assert sorted((job.start, job.rows) for job in kept) == [(0, 1), (1, 4), (5, 1)]
+
+
+def test_some_of_them_are_put_back_before_the_others() -> None:
+    queue, lane = Queue(), small_lane(max_batch=4)
+    _several(queue, lane, "six", 6)
+    put(queue, lane, "after")
+    queue.put_back(queue.take(lane))
+    assert (queue.rows, queue.requests, lane.rows) == (7, 7, 7)
+    taken = [(job.owner, job.start, job.rows) for _ in range(2) for job in queue.take(lane)]
+    assert taken == [("six", 0, 4), ("six", 4, 2), ("after", 0, 1)]

@@ -38,6 +38,15 @@ class ClientMemory:
         item = RunItem(self.client, self.number, offset, length, input_bytes, rows, 0, rows)
         return signature, item
 
+    def series(self, rows: list[Any], room: int = 4096) -> tuple[Signature, RunItem, list[RunItem]]:
+        """Requests of one row each as a series, and as the items that each would be by itself."""
+        written = [self.write(row, room) for row in rows]
+        alone = [item for _, item in written]
+        first = alone[0]
+        places = [first.offset + number * first.length for number in range(len(rows))]
+        assert [item.offset for item in alone] == places
+        return written[0][0], first._replace(total=len(rows), rows=len(rows), series=1), alone
+
     def read(self, item: RunItem, signature: Signature, start: int, rows: int) -> list[Any]:
         """The answer of these rows, from the slot."""
         begin, end = answer_room(

@@ -16,7 +16,7 @@ from penstock.spec import DTYPES, STRING, ModelSpec, Signature, TensorSpec
 from penstock.transport import segment
 from penstock.transport.messages import RunItem
 from penstock.transport.tensors import answer_room, collect, numpy_dtype, plan_of
-from penstock.worker.device import IN_SLOT, CpuDevice, RunLayout, Target
+from penstock.worker.device import IN_SLOT, CpuDevice, RunLayout, Target, row_by_row
 from penstock.worker.memory import MappedSegments
 from tests.conditions import descriptors
 from tests.worker.slots import ClientMemory, read_apart
@@ -376,3 +376,62 @@ def test_collected_arrays_are_what_a_worker_reads(memory: ClientMemory) -> None:
         assert collect(x, ModelSpec())[0] == signature
         (got,), _ = device.gather(_layout(signature), [item])
         np.testing.assert_array_equal(got, x)
+
+
+# ── series ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    dtypes=st.lists(st.sampled_from([d for d in _DTYPES if d != "string"]), min_size=1, max_size=3),
+    shape=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    rows=st.integers(1, 6),
+    data=st.data(),
+    room=st.sampled_from([0, 64, 128, 2048]),
+)
+def test_a_series_is_gathered_and_answered_as_its_requests_would_be(
+    dtypes: list[str], shape: tuple[int, ...], rows: int, data: st.DataObject, room: int
+) -> None:
+    memory = ClientMemory(1, 1, 1 << 17)
+    device = _device(memory)
+    inputs = [
+        {f"t{n}": _made(d, (1, *shape), 7 * row + n) for n, d in enumerate(dtypes)}
+        for row in range(rows)
+    ]
+    other = {f"t{n}": _made(d, (1, *shape), 99 + n) for n, d in enumerate(dtypes)}
+    _, before = memory.write(other, room)
+    signature, series, alone = memory.series(inputs, room)
+    start = data.draw(st.integers(0, rows - 1))
+    count = data.draw(st.integers(1, rows - start))
+    part = series._replace(start=start, rows=count)
+    layout = _layout(signature)
+    arrays, unreadable = device.gather(layout, [before, part])
+    wanted, _ = _device(memory).gather(layout, [before, *alone[start : start + count]])
+    assert unreadable == {}
+    for got, expected in zip(arrays, wanted, strict=True):
+        assert _same(got, expected)
+    untouched = bytes(memory.mapping.view)
+    outputs_signature, outputs = device.run(layout, arrays, count + 1)
+    targets = row_by_row(Target(part, start, 1, count), plan_of(outputs_signature))
+    placed = device.scatter(targets, outputs_signature, outputs)
+    for target, place in zip(targets, placed, strict=True):
+        assert place.descriptor < 0 or target.rows == 1
+        for row in range(target.start, target.start + target.rows):
+            if place.descriptor < 0:
+                answer = memory.read(alone[row], outputs_signature, 0, 1)
+            else:
+                answer = read_apart(place, outputs_signature, 1)
+            for number, array in enumerate(answer):
+                assert _same(array, inputs[row][f"t{number}"])
+    _only_rooms_have_changed(memory, untouched, alone[start : start + count])
+    memory.close()
+
+
+def test_of_a_series_that_cannot_be_mapped_no_row_is_read() -> None:
+    memory = ClientMemory(1, 1)
+    signature, series, _ = memory.series([np.full((1, 3), row) for row in range(3)])
+    mapped = MappedSegments()
+    mapped.map(1, 1, 0, os.dup(memory.descriptor))  # no size: the kernel refuses
+    (got,), unreadable = CpuDevice(mapped).gather(_layout(signature), [series])
+    assert list(unreadable) == [0]
+    assert len(got) == 3
+    memory.close()

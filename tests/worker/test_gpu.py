@@ -92,7 +92,11 @@ def test_gathers_what_the_cpu_gathers(cuda: FakeCuda, seed: int, dtypes: list[st
     for number in range(16):
         rows = int(generator.choice([1, 1, 1, 1, 3, 8]))
         memory = memories[number // 3 % 4 if seed % 2 else 0]
-        signature, item = memory.write(_rows(dtypes, rows, generator), room=64)
+        if rows > 1 and generator.random() < 0.5:
+            single = [_rows(dtypes, 1, generator) for _ in range(rows)]
+            signature, item, _ = memory.series(single, room=64)
+        else:
+            signature, item = memory.write(_rows(dtypes, rows, generator), room=64)
         written.append(item)
     layout = _layout(signature)
     for _ in range(4):
@@ -126,6 +130,32 @@ def test_slots_next_to_each_other_are_one_copy(
     (got,), _ = device.gather(_layout(signature), [*items, last])
     assert got[:, 0].tolist() == [*range(16), 99, *[0] * 15]
     assert cuda.calls == {"allocate": 1, "upload_rows": 1, "upload": 1, "duplicate": 5}
+
+
+def test_series_next_to_each_other_are_one_copy(
+    cuda: FakeCuda, memories: list[ClientMemory]
+) -> None:
+    device = GpuDevice(_mapped(memories), cuda)
+    one = memories[0]
+    signature, first, _ = one.series([np.full((1, 4), n, np.float32) for n in range(5)])
+    _, single = one.write(np.full((1, 4), 5, np.float32))
+    _, second, _ = one.series([np.full((1, 4), n, np.float32) for n in range(6, 16)])
+    (got,), _ = device.gather(_layout(signature), [first, single, second])
+    assert got[:, 0].tolist() == [*range(16)]
+    assert cuda.calls == {"allocate": 1, "upload_rows": 1}
+
+
+def test_series_at_other_distances_are_copies_of_their_own(
+    cuda: FakeCuda, memories: list[ClientMemory]
+) -> None:
+    device = GpuDevice(_mapped(memories), cuda)
+    one = memories[0]
+    rows = [np.full((1, 4), n, np.float32) for n in range(6)]
+    signature, near, _ = one.series(rows[:3], room=64)
+    _, far, _ = one.series(rows[3:], room=512)
+    (got,), _ = device.gather(_layout(signature), [near, far])
+    assert got[:, 0].tolist() == [*range(6), 0, 0]
+    assert cuda.calls["upload_rows"] == 2
 
 
 def test_slots_that_overlap_are_no_reason_to_lose_the_device(

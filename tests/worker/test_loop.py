@@ -275,3 +275,49 @@ def test_the_engines_end_ends_the_worker() -> None:
     with pytest.raises(Closed):
         worker.run()
     theirs.close()
+
+
+# ── series ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_series_is_answered_with_one_word(company: Callable[..., Company]) -> None:
+    worker = company(_picky)
+    signature, series, alone = worker.memory.series([np.full((1, 3), n) for n in range(6)])
+    layout, ran = [record for record, _ in worker.run(signature, [series])]
+    assert ran.layout == layout.layout
+    for number, item in enumerate(alone):
+        assert worker.memory.read(item, layout.tensors, 0, 1)[0].tolist() == [[2 * number] * 3]
+
+
+def test_rows_of_a_series_that_raise_are_told_one_by_one(company: Callable[..., Company]) -> None:
+    worker = company(_picky)
+    rows = [np.array([[value]]) for value in (1.0, -2.0, 3.0, 4.0)]
+    signature, series, alone = worker.memory.series(rows)
+    told = [record for record, _ in worker.run(signature, [series])]
+    failed = [record for record in told if isinstance(record, m.ItemFailed)]
+    assert [(f.item, f.start, f.rows) for f in failed] == [(0, 1, 1)]
+    parts = [record for record in told if isinstance(record, m.ItemPart)]
+    covered = [row for part in parts for row in range(part.start, part.start + part.rows)]
+    assert covered == [0, 2, 3]
+    (output,) = [record.tensors for record in told if isinstance(record, m.OutputLayout)]
+    for row, value in ((0, 2.0), (2, 6.0), (3, 8.0)):
+        assert worker.memory.read(alone[row], output, 0, 1)[0].tolist() == [[value]]
+
+
+def test_answers_to_a_series_that_do_not_fit_come_apart_one_by_one(
+    company: Callable[..., Company],
+) -> None:
+    worker = company(_grown)
+    rows = [np.full((1, 2), float(number)) for number in range(3)]
+    signature, series, _ = worker.memory.series(rows, room=64)
+    told = worker.run(signature, [series])
+    (output,) = [record.tensors for record, _ in told if isinstance(record, m.OutputLayout)]
+    parts = [(record, files) for record, files in told if isinstance(record, m.ItemPart)]
+    assert [(part.start, part.rows, part.place) for part, _ in parts] == [
+        (0, 1, 1),
+        (1, 1, 1),
+        (2, 1, 1),
+    ]
+    for number, (part, [descriptor]) in enumerate(parts):
+        (answer,) = read_apart(Placed(part.size, descriptor), output, 1)
+        assert answer.tolist() == [[number] * 1000]

@@ -30,6 +30,7 @@ from penstock.client.call import Call, Piece
 from penstock.client.deadlines import Deadlines
 from penstock.client.inbox import Inbox, Question, error_of
 from penstock.client.kinds import Kind, Kinds
+from penstock.client.outbox import Outbox
 from penstock.client.reader import Reader
 from penstock.client.waiting import Latch
 from penstock.client.whole import INTERRUPTED, whole
@@ -49,7 +50,6 @@ from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.tensors import Array
 
 _BACKLOG = 64 << 20
-_SUBMIT = b"\5"
 _TOGETHER = 16
 _LARGE = 1 << 20  # bytes of a request that is not gathered with others: writing it took longer
 _LONGEST_WAIT = 3_600_000_000_000  # nanoseconds
@@ -88,7 +88,7 @@ class Session:
         self._change = Latch()
         self._change_awaited = False
         self._writing = 0  # slots that callers are writing just now
-        self._outbox: list[bytes] = []  # requests to be sent together
+        self._outbox = Outbox()
         self._likely = 0  # requests that will be made at once: as many as were answered together
         sock = rendezvous.dial(path)
         try:
@@ -223,7 +223,7 @@ class Session:
                 self.usable = False
                 self.reader.interrupt()
             raise
-        self.reader.sent(bool(self._outbox))
+        self.reader.sent(self._outbox.requests > 0)
 
     def _submit(self, piece: Piece) -> None:
         call = piece.call
@@ -240,23 +240,9 @@ class Session:
             layout = self._last_layout if kind is self._last_kind else self._layout_of(kind)
             slot.submit()
             self.pending[number] = call.open_pieces[number] = piece
-            outbox = self._outbox
-            outbox.append(
-                m.SUBMIT_ITEM.pack(
-                    number,
-                    slot.block.number,
-                    layout,
-                    slot.offset,
-                    slot.size,
-                    piece.input_bytes,
-                    piece.rows,
-                    call.priority,
-                    call.caller,
-                    call.deadline,
-                )
-            )
+            self._outbox.add(piece, layout)
             self._likely -= 1
-            gathered = len(outbox)
+            gathered = self._outbox.requests
             alone = gathered == len(self.pending) and self._likely <= 0
             if alone or gathered >= _TOGETHER or piece.input_bytes >= _LARGE:
                 self._send_outbox()
@@ -281,7 +267,7 @@ class Session:
 
     def send_outbox(self) -> None:
         """Send the requests that were gathered: somebody waits for them, or has waited."""
-        if self._outbox:
+        if self._outbox.requests:
             self._send_gathered()
 
     @whole
@@ -290,13 +276,9 @@ class Session:
             self._send_outbox()
 
     def _send_outbox(self) -> None:
-        if self._outbox:
-            gathered, self._outbox = self._outbox, []
-            try:
-                self._send(_SUBMIT + b"".join(gathered))
-            except Overloaded:
-                self._outbox = gathered
-                raise
+        if self._outbox.requests:
+            self._send(self._outbox.message())
+            self._outbox.clear()
 
     def free(self, pieces: list[Piece]) -> None:
         """The requests of these pieces have ended: their slots may be used again."""

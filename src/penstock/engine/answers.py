@@ -6,10 +6,11 @@ Every way for a request to end leads through `finish` or `refuse`, so that it en
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.engine.clients import ClientState
-from penstock.engine.requests import PartRecord, Request
+from penstock.engine.requests import PartRecord, Request, Series
 from penstock.errors import Kind
 from penstock.spec import Signature
 from penstock.transport import messages as m
@@ -55,6 +56,9 @@ class Answers:
 
     def done(self, request: Request, layout: Signature) -> None:
         """The usual end: all rows were answered, in the slot, and the request has ended."""
+        if isinstance(request, Series):
+            self.done_rows(request, 0, request.rows, layout)
+            return
         client = request.client
         del client.requests[request.number]
         self.ended["done"] += 1
@@ -62,15 +66,68 @@ class Answers:
             return
         client.answered += 1
         client.rows_done += request.rows
-        if client.last_layout[1] is not layout:
-            client.last_layout = (self._layout(client, layout), layout)
-        client.done.append(_pack_done(request.number, client.last_layout[0]))
+        client.done.append(_pack_done(request.number, self._usual_layout(client, layout)))
         self._waiting[client] = None
+
+    def done_rows(self, series: Series, start: int, rows: int, layout: Signature) -> None:
+        """Requests of a series were answered, in their slots."""
+        numbers = self._wanted(series, start, rows)
+        client = series.client
+        requests = client.requests
+        for number in numbers:
+            del requests[number]
+        self.ended["done"] += len(numbers)
+        if client.gone:
+            return
+        client.answered += len(numbers)
+        client.rows_done += len(numbers)
+        usual = self._usual_layout(client, layout)
+        client.done += [_pack_done(number, usual) for number in numbers]
+        self._waiting[client] = None
+
+    def done_apart(self, series: Series, part: PartRecord) -> None:
+        """A request of a series was answered, in a segment of its own."""
+        assert part.rows == 1
+        for number in self._wanted(series, part.start, 1):
+            client = series.client
+            del client.requests[number]
+            self._send_part(client, number, part._replace(start=0))
+            self._done_in_parts(client, number, 1, "done")
+        self.close_parts([part])
+
+    def fail_rows(self, series: Series, start: int, rows: int, kind: int, text: str) -> None:
+        """Requests of a series end with an error."""
+        for number in self._wanted(series, start, rows):
+            del series.client.requests[number]
+            self._fail(series, number, kind, text)
+
+    def cancel_rows(self, series: Series, numbers: Sequence[int]) -> None:
+        """Requests of a series end because their caller has lost interest."""
+        client = series.client
+        for number in numbers:
+            del client.requests[number]
+        if numbers and not client.gone:
+            self.ended["cancelled"] += len(numbers)
+            for data in m.encode_items(m.Cancelled, (n.to_bytes(8, "little") for n in numbers)):
+                self._effects.to_client(client.number, data)
+
+    def _wanted(self, series: Series, start: int, rows: int) -> Sequence[int]:
+        """The numbers of these rows; those that were dropped meanwhile end here."""
+        numbers = range(series.number + start, series.number + start + rows)
+        if not series.dropped:
+            return numbers
+        dropped = [number for number in numbers if number - series.number in series.dropped]
+        self.cancel_rows(series, dropped)
+        return [number for number in numbers if number not in dropped]
 
     def finish(self, request: Request) -> None:
         """Any other end: the rows are settled, or the request was cancelled."""
         client = request.client
         request.end()
+        if isinstance(request, Series):
+            left = [n for n in request.numbers if client.requests.get(n) is request]
+            self.cancel_rows(request, left)
+            return
         del client.requests[request.number]
         if not client.gone:
             if request.cancelled:
@@ -105,6 +162,12 @@ class Answers:
                 self._effects.to_client(client.number, data)
         client.done.clear()
 
+    def _usual_layout(self, client: ClientState, layout: Signature) -> int:
+        """The number under which a client knows what its last answers were, as a rule."""
+        if client.last_layout[1] is not layout:
+            client.last_layout = (self._layout(client, layout), layout)
+        return client.last_layout[0]
+
     def _layout(self, client: ClientState, layout: Signature) -> int:
         number, new = client.output_layouts.number(layout)
         if new:
@@ -115,34 +178,39 @@ class Answers:
 
     def _fail_whole(self, request: Request) -> None:
         _, _, kind, text = request.failures[0]
+        self._fail(request, request.number, kind, text)
+
+    def _fail(self, request: Request, number: int, kind: int, text: str) -> None:
         if request.attempts:
             self.ended["failed"] += 1
-            data = m.encode(m.Failed(request.number, kind, text))
+            data = m.encode(m.Failed(number, kind, text))
         else:
             self.refused[Kind(kind).name.lower()] += 1
-            data = m.encode(m.Refused(request.number, kind, text))
+            data = m.encode(m.Refused(number, kind, text))
         self._effects.to_client(request.client.number, data)
 
     def _answer_in_parts(self, request: Request) -> None:
         client = request.client
         for part in request.parts:
-            record = m.Part(
-                request.number,
-                part.start,
-                part.rows,
-                self._layout(client, part.layout),
-                int(part.descriptor >= 0),
-                part.size,
-            )
-            self._effects.to_client(client.number, m.encode(record), part.descriptor)
+            self._send_part(client, request.number, part)
         most = max(_FAILURE_BYTES // max(len(request.failures), 1), 200)
         for start, rows, kind, text in request.failures:
             text = text if len(text) <= most else text[:most] + "…"
             self._effects.to_client(
                 client.number, m.encode(m.RowFailed(request.number, start, rows, kind, text))
             )
-        self.ended["partial" if request.failures else "done"] += 1
+        how = "partial" if request.failures else "done"
+        self._done_in_parts(client, request.number, request.rows, how)
+
+    def _send_part(self, client: ClientState, number: int, part: PartRecord) -> None:
+        layout = self._layout(client, part.layout)
+        elsewhere = int(part.descriptor >= 0)
+        record = m.Part(number, part.start, part.rows, layout, elsewhere, part.size)
+        self._effects.to_client(client.number, m.encode(record), part.descriptor)
+
+    def _done_in_parts(self, client: ClientState, number: int, rows: int, how: str) -> None:
+        self.ended[how] += 1
         client.answered += 1
-        client.rows_done += request.rows
-        client.done.append(_pack_done(request.number, 0))
+        client.rows_done += rows
+        client.done.append(_pack_done(number, 0))
         self._waiting[client] = None

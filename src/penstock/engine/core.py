@@ -25,7 +25,7 @@ from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
-from penstock.engine.requests import PartRecord, Request
+from penstock.engine.requests import PartRecord, Request, Series
 from penstock.engine.segments import Segment
 from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
@@ -133,8 +133,8 @@ class Core:
         for job in self.batcher.clear():
             self.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
         for client in list(self.clients.values()):
-            for request in list(client.requests.values()):
-                data = m.Failed(request.number, Kind.ENGINE_CLOSED, "the engine shut down")
+            for number in client.requests:
+                data = m.Failed(number, Kind.ENGINE_CLOSED, "the engine shut down")
                 self.effects.to_client(client.number, m.encode(data))
         self.answers.flush()
         for client in self.clients.values():
@@ -238,13 +238,19 @@ class Core:
             self._lanes[model, signature] = lane
         return lane
 
+    def takes_series(self, lane: Lane, count: int) -> bool:
+        """Whether so many requests can be queued as one: there is room for all of them."""
+        return lane.batched and self.batcher.rows + count <= self.config.queue_rows
+
     def admit(self, request: Request, job: Job, now: int) -> None:
         """Queue a request, or refuse it at once."""
         lane = job.lane
         refusal: tuple[Kind, str] | None = None
         if self.state[0] != m.STATE_READY:
             refusal = (Kind.ENGINE_CLOSED, self.state[2] or "the engine is not ready yet")
-        elif lane.batched and request.rows > self.cards[lane.model].max_batch:
+        elif (
+            lane.batched and not request.series and request.rows > self.cards[lane.model].max_batch
+        ):
             most = self.cards[lane.model].max_batch
             refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {most}")
         elif self.batcher.rows + request.rows > self.config.queue_rows:
@@ -256,12 +262,17 @@ class Core:
             refusal = (Kind.NO_WORKERS, self.health.hopeless)
         elif job.deadline and not self.batcher.in_time(job, self._earliest_start(now)):
             refusal = (Kind.DEADLINE, _cannot_be_met(job, self._earliest_start(now)))
+        client = request.client
         if refusal:
-            self.answers.refuse(request.client, request.number, *refusal)
+            for number in request.numbers:
+                self.answers.refuse(client, number, *refusal)
             return
-        self.admitted += 1
+        self.admitted += job.requests
         request.segment.requests += 1
-        request.client.requests[request.number] = request
+        if request.series:
+            client.requests.update(dict.fromkeys(request.numbers, request))
+        else:
+            client.requests[request.number] = request
         request.jobs.append(job)
         self.batcher.add(job, now)
 
@@ -278,6 +289,39 @@ class Core:
             text = _cannot_be_met(job, now)
         self.fail(job, Kind.DEADLINE, text)
 
+    def cancel_one(self, request: Request, number: int) -> None:
+        """The caller of this request, perhaps one of a series, has lost interest."""
+        if not isinstance(request, Series):
+            self.cancel(request)
+            return
+        row = number - request.number
+        request.dropped.add(row)
+        job = request.waiting_job(row)
+        if job is not None:  # else a worker has it
+            self.batcher.remove(job)
+            for part in self.wanted_of(job):
+                self.batcher.add(part, again=True)
+
+    def wanted_of(self, job: Job) -> list[Job]:
+        """A job that will wait again, without the requests that were cancelled: those end here."""
+        series = job.owner
+        if not isinstance(series, Series):
+            return [job]
+        after = job.start + job.rows
+        dropped = sorted(row for row in series.dropped if job.start <= row < after)
+        if not dropped:
+            return [job]
+        series.jobs.remove(job)
+        parts: list[Job] = []
+        start = job.start
+        for row in (*dropped, after):
+            if start < row:
+                parts.append(job.part(start, row - start))
+            start = row + 1
+        self.answers.cancel_rows(series, [series.number + row for row in dropped])
+        series.end_rows(len(dropped))
+        return parts
+
     def cancel(self, request: Request) -> None:
         """The caller has lost interest; what runs is let finish, its answer dropped."""
         if request.cancelled:
@@ -292,7 +336,10 @@ class Core:
     def fail(self, job: Job, kind: Kind, text: str) -> None:
         """A job that is not queued any more ends with an error."""
         request = job.owner
-        if request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
+        if isinstance(request, Series):
+            self.answers.fail_rows(request, job.start, job.rows, kind, text)
+            request.end_rows(job.rows)
+        elif request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
             self.answers.finish(request)
 
     def came_back(self, job: Job) -> bool:
@@ -371,6 +418,7 @@ class Core:
                     request.rows,
                     job.start,
                     job.rows,
+                    request.series,
                 )
             )
         lane = batch.lane
@@ -416,6 +464,10 @@ class Core:
 
     def _settle(self, job: Job, signature: Signature) -> None:
         request = job.owner
+        if isinstance(request, Series):
+            self.answers.done_rows(request, job.start, job.rows, signature)
+            request.end_rows(job.rows)
+            return
         request.parts.append(PartRecord(job.start, job.rows, signature, 0, -1))
         if request.settled(job.rows):
             self.answers.finish(request)
@@ -432,6 +484,8 @@ class Core:
                 if not wanted:
                     if descriptor >= 0:
                         self.effects.close(descriptor)
+                elif isinstance(request, Series):
+                    self._settle_rows(worker, request, outcome, descriptor)
                 elif isinstance(outcome, m.ItemFailed):
                     over = request.fail_rows(
                         outcome.start, outcome.rows, outcome.kind, outcome.text
@@ -444,6 +498,21 @@ class Core:
                     over = request.settled(outcome.rows)
             if over:
                 self.answers.finish(request)
+
+    def _settle_rows(self, worker: Worker, series: Series, outcome: Any, descriptor: int) -> None:
+        """What became of some requests of a series."""
+        start, rows = outcome.start, outcome.rows
+        if isinstance(outcome, m.ItemFailed):
+            self.answers.fail_rows(series, start, rows, outcome.kind, outcome.text)
+        elif descriptor < 0:
+            signature = worker.output_layouts[outcome.layout]
+            self.answers.done_rows(series, start, rows, signature)
+        else:
+            signature = worker.output_layouts[outcome.layout]
+            self.answers.done_apart(
+                series, PartRecord(start, rows, signature, outcome.size, descriptor)
+            )
+        series.end_rows(rows)
 
 
 def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:

@@ -109,7 +109,7 @@ class ModelCounters:
             if job.owner.admitted != admitted:
                 self._waited(admitted, together, sent, now)
                 admitted, together = job.owner.admitted, 0
-            together += 1
+            together += job.requests
         self._waited(admitted, together, sent, now)
 
     def _waited(self, admitted: int, requests: int, sent: int, now: int) -> None:

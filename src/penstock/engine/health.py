@@ -163,11 +163,13 @@ class Health:
         for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
                 if core.came_back(job):
-                    core.batcher.add(job, again=True)
+                    for part in core.wanted_of(job):
+                        core.batcher.add(part, again=True)
         for batch in batches[:hands]:
             for job in batch.jobs:
                 if core.came_back(job):
-                    self._blame(job, how)
+                    for part in core.wanted_of(job):
+                        self._blame(part, how)
 
     def _blame(self, job: Job, how: str) -> None:
         core = self._core

@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.clients import ClientState, input_layout
-from penstock.engine.requests import Request
+from penstock.engine.requests import Request, Series
 from penstock.engine.segments import Segment, SegmentState
 from penstock.errors import InputError, Kind
 from penstock.scheduling.queue import Job
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SUBMIT = 5
 MOST_SEGMENTS = 1024
 _LARGEST_ROW = 1 << 47  # bytes: more cannot be addressed
+_LARGEST_SLOT = 1 << 24  # of a series
 
 
 class Intake:
@@ -143,6 +144,7 @@ class Intake:
             priority,
             caller,
             deadline,
+            count,
         ) in m.SUBMIT_ITEM.iter_unpack(memoryview(data)[1:]):
             segment = segments.get(segment_number)
             if segment is None or segment.state is not SegmentState.LIVE:
@@ -150,32 +152,53 @@ class Intake:
             layout = layouts.get(layout_number)
             if layout is None:
                 raise Malformed(f"request {number} has layout {layout_number}: unknown")
-            if input_bytes > length or offset + length > segment.size:
+            if input_bytes > length or offset + length * count > segment.size:
                 raise Malformed(
                     f"request {number}: {input_bytes} of {length} bytes at {offset} "
-                    f"of a segment of {segment.size}"
+                    f"of a segment of {segment.size}, {count} in all"
                 )
             if layout.least_bytes(rows) > input_bytes:
                 raise Malformed(f"request {number}: {rows} rows do not fit {input_bytes} bytes")
-            if number in requests:
+            numbers = range(number, number + count)
+            if count != 1 and (not count or rows != 1 or numbers[-1] > m.MOST_REQUESTS):
+                raise Malformed(f"request {number} is {count} requests of {rows} rows")
+            if not requests.keys().isdisjoint(numbers):
                 raise Malformed(f"request {number} is there already")
-            if len(requests) >= most:
+            if len(requests) + count > most:
                 raise Malformed(f"more than {most} requests outstanding")
-            if layout.lane is None:
-                core.answers.refuse(client, number, Kind.INPUT, layout.refusal)
+            lane = layout.lane
+            if lane is None:
+                for each in numbers:
+                    core.answers.refuse(client, each, Kind.INPUT, layout.refusal)
                 continue
-            request = Request(
-                client, number, layout, segment, offset, length, input_bytes, rows, now
-            )
             fairness = client.number << 32 | caller
-            job = Job(request, layout.lane, rows, 0, fairness, priority, max(deadline, 0))
-            admit(request, job, now)
+            request: Request
+            if (
+                count > 1
+                and not deadline
+                and not layout.strings
+                and length <= _LARGEST_SLOT
+                and core.takes_series(lane, count)
+            ):
+                request = Series(
+                    client, number, layout, segment, offset, length, input_bytes, count, now
+                )
+                job = Job(request, lane, count, 0, fairness, priority, 0, request.jobs)
+                admit(request, job, now)
+                continue
+            for each in numbers:
+                request = Request(
+                    client, each, layout, segment, offset, length, input_bytes, rows, now
+                )
+                job = Job(request, lane, rows, 0, fairness, priority, max(deadline, 0))
+                admit(request, job, now)
+                offset += length
 
     def _cancel(self, client: ClientState, record: m.Cancel, _: list[int], now: int) -> None:
         for (number,) in record.items:
             request = client.requests.get(number)
             if request is not None:  # else its end is on its way already
-                self._core.cancel(request)
+                self._core.cancel_one(request, number)
 
     def _ask(self, client: ClientState, record: m.Ask, _: list[int], now: int) -> None:
         self._core.tell(client, record, now)

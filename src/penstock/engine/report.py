@@ -26,7 +26,7 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
         "uptime": (now - started) / 1e9,
         "requests": {
             "admitted": core.admitted,
-            "queued": core.batcher.jobs,
+            "queued": core.batcher.requests,
             "queued_rows": core.batcher.rows,
             "done": core.answers.ended["done"],
             "partial": core.answers.ended["partial"],

@@ -8,6 +8,10 @@
 
 A request is one or more jobs: one with all its rows at first; after its worker died, single rows.
 Each row is settled once, by an answer or by an error; the request ends when no row is left.
+
+A `Series` is many requests that are kept as one, because they came as one: what is done for each
+request is most of what the engine does. Its rows are requests of their own to everybody else: each
+ends by itself, as soon as it can, and is cancelled by itself.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ class PartRecord(NamedTuple):
 
 class Request:
     """One request, as the engine knows it."""
+
+    series = 0  # as messages say it
 
     __slots__ = (
         "admitted",
@@ -93,6 +99,11 @@ class Request:
         self.parts: list[PartRecord] = []
         self.failures: list[tuple[int, int, int, str]] = []
 
+    @property
+    def numbers(self) -> range:
+        """Of all requests that this stands for."""
+        return range(self.number, self.number + 1)
+
     def dispatched(self) -> None:
         """One of its jobs went to a worker."""
         assert self.state is not RequestState.ENDED
@@ -136,3 +147,51 @@ class Request:
         self.segment.requests -= 1
         self.state = RequestState.ENDED
         self.jobs.clear()  # they point back: a cycle would wait for a collection
+
+
+class Series(Request):
+    """Requests of one row each, in slots next to each other. Row n is request `number + n`.
+
+    Those of them that have not ended are in their client's `requests`, each under its number.
+    `dropped` are rows that were cancelled while a worker had them.
+    """
+
+    __slots__ = ("dropped",)
+
+    series = 1
+
+    def __init__(
+        self,
+        client: ClientState,
+        number: int,
+        layout: InputLayout,
+        segment: Segment,
+        offset: int,
+        length: int,
+        input_bytes: int,
+        rows: int,
+        now: int,
+    ) -> None:
+        super().__init__(client, number, layout, segment, offset, length, input_bytes, rows, now)
+        self.dropped: set[int] = set()
+
+    @property
+    def numbers(self) -> range:
+        """Of all its requests, one a row."""
+        return range(self.number, self.number + self.rows)
+
+    def answered(self, rows: int) -> bool:
+        """As a request's; those that were dropped are not answered."""
+        return not self.dropped and super().answered(rows)
+
+    def waiting_job(self, row: int) -> Job | None:
+        """The job in which this row waits; `None` if a worker has it."""
+        for job in self.jobs:
+            if job.queued and job.start <= row < job.start + job.rows:
+                return job
+        return None
+
+    def end_rows(self, rows: int) -> None:
+        """So many more of its requests have been told how they ended."""
+        if self.settled(rows):
+            self.end()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.engine.core import Core
     from penstock.engine.workers import Batch
+    from penstock.scheduling.queue import Job
     from penstock.transport.messages import Ran
 
 _MOST_REQUESTS = 200_000
@@ -46,9 +47,14 @@ class Trace:
 
     def ran(self, worker: int, batch: Batch, record: Ran, began: int, now: int) -> None:
         """A batch came back."""
-        self._requests += len(batch.jobs)
+        requests = [
+            (job.owner.client.number, number, job.rows // job.requests, job.owner.admitted)
+            for job in batch.jobs
+            for number in _numbers(job)
+        ]
+        self._requests += len(requests)
         if self._requests > _MOST_REQUESTS:
-            self._left_out += len(batch.jobs)
+            self._left_out += len(requests)
             return
         self._batches.append(
             {
@@ -64,10 +70,7 @@ class Trace:
                 "run": record.run_ns,
                 "scatter": record.scatter_ns,
                 "ended": now,
-                "requests": [
-                    (job.owner.client.number, job.owner.number, job.rows, job.owner.admitted)
-                    for job in batch.jobs
-                ],
+                "requests": requests,
             }
         )
 
@@ -97,3 +100,9 @@ class Trace:
         if not self._batches:
             self._clear(0, 0)
         return data
+
+
+def _numbers(job: Job) -> range:
+    """Of the requests that a job's rows are."""
+    numbers: range = job.owner.numbers
+    return numbers[job.start : job.start + job.rows] if job.owner.series else numbers

@@ -94,6 +94,11 @@ class Batcher:
         """Jobs that wait."""
         return self.queue.jobs + len(self._suspects)
 
+    @property
+    def requests(self) -> int:
+        """Requests that wait, or rows of one that wait one by one."""
+        return self.queue.requests + len(self._suspects)
+
     # ── events ─────────────────────────────────────────────────────────────────────────────────
 
     def add(self, job: Job, now: int = 0, *, again: bool = False) -> None:

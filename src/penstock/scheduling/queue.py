@@ -1,7 +1,8 @@
 """What waits: lanes of like work, in each the highest priority first, in turn between callers.
 
 A `Lane` is what may share a batch: one model, one signature. A `Job` is rows of one request that
-are run together; usually all of them, single rows after their worker died (see `batcher`).
+are run together; usually all of them, single rows after their worker died (see `batcher`). One that
+stands for several requests of a row each is taken apart where a batch has room for some of them.
 
 Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
 turns of a few rows (*deficit round robin*), so that one that floods the queue only delays itself,
@@ -124,7 +125,8 @@ class Job:
     """Rows `start` to `start + rows` of a request, waiting or running.
 
     `owner` is the caller's own record and is not looked at here. `deadline` is in nanoseconds on
-    the caller's clock, 0 for none.
+    the caller's clock, 0 for none. `siblings`: each row is a request of its own, and this is where
+    their owner keeps the jobs that they are in.
     """
 
     __slots__ = (
@@ -136,6 +138,7 @@ class Job:
         "queued",
         "rows",
         "sequence",
+        "siblings",
         "start",
         "suspect",
         "ticket",
@@ -150,9 +153,11 @@ class Job:
         fairness: int = 0,
         priority: int = 0,
         deadline: int = 0,
+        siblings: list[Job] | None = None,
     ) -> None:
         self.owner = owner
         self.lane = lane
+        self.siblings = siblings
         self.start = start
         self.rows = rows
         self.fairness = fairness
@@ -162,6 +167,28 @@ class Job:
         self.ticket = 0
         self.suspect = False
         self.queued = False
+
+    @property
+    def requests(self) -> int:
+        """How many requests its rows are."""
+        return 1 if self.siblings is None else self.rows
+
+    def part(self, start: int, rows: int) -> Job:
+        """Some of its rows as a job of their own, with its place in line."""
+        assert self.siblings is not None
+        part = Job(
+            self.owner,
+            self.lane,
+            rows,
+            start,
+            self.fairness,
+            self.priority,
+            self.deadline,
+            self.siblings,
+        )
+        part.sequence = self.sequence
+        self.siblings.append(part)
+        return part
 
 
 class Line:
@@ -235,6 +262,7 @@ class Queue:
     def __init__(self) -> None:
         self.rows = 0
         self.jobs = 0
+        self.requests = 0
         self.last_sequence = 0
         self._lanes: dict[Lane, None] = {}  # the lanes that are not empty
         self._deadlines: list[tuple[int, int, Job]] = []
@@ -254,13 +282,14 @@ class Queue:
         jobs = level.line(job.fairness, lane.quantum).jobs
         if front:
             place = 0
-            while place < len(jobs) and jobs[place].sequence < job.sequence:
+            while place < len(jobs) and _place(jobs[place]) < _place(job):
                 place += 1
             jobs.insert(place, job)
         else:
             jobs.append(job)
         job.queued = True
         self.jobs += 1
+        self.requests += 1 if job.siblings is None else job.rows
         self.rows += job.rows
         level.jobs += 1
         lane.jobs += 1
@@ -301,6 +330,10 @@ class Queue:
             waiting = line.jobs
             while waiting and line.left > 0:  # its turn
                 job = waiting[0]
+                if 0 < room < job.rows and job.siblings is not None:
+                    jobs.append(self._first_rows(job, room))
+                    line.left -= room
+                    return jobs
                 if jobs and (job.rows > room or job.rows == 0):
                     return jobs
                 waiting.popleft()
@@ -355,10 +388,21 @@ class Queue:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
+    def _first_rows(self, job: Job, rows: int) -> Job:
+        """These leave as a job of their own; the others stay where they are."""
+        first = job.part(job.start, rows)
+        job.start += rows
+        job.rows -= rows
+        job.lane.rows -= rows
+        self.rows -= rows
+        self.requests -= rows
+        return first
+
     def _left(self, job: Job, level: Level) -> None:
         lane = job.lane
         job.queued = False
         self.jobs -= 1
+        self.requests -= 1 if job.siblings is None else job.rows
         self.rows -= job.rows
         level.jobs -= 1
         lane.jobs -= 1
@@ -368,6 +412,11 @@ class Queue:
             if not lane.jobs:
                 del self._lanes[lane]
                 lane.waiting_since = 0
+
+
+def _place(job: Job) -> tuple[int, int]:
+    """Where a job belongs in its caller's line."""
+    return job.sequence, job.start
 
 
 def _turn(lane: Lane) -> tuple[int, float, int]:

@@ -33,7 +33,7 @@ from penstock.spec import (
     TensorSpec,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 60_000
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
@@ -74,7 +74,8 @@ class Layout(NamedTuple):
     tensors: Signature
 
 
-SUBMIT_ITEM = struct.Struct("<QIIQQQIhIq")
+SUBMIT_ITEM = struct.Struct("<QIIQQQIhIqH")
+MOST_REQUESTS = 0xFFFF_FFFF_FFFF_FFFF  # the highest number that a request may have
 
 
 class SubmitItem(NamedTuple):
@@ -83,6 +84,9 @@ class SubmitItem(NamedTuple):
     The slot is `length` bytes at `offset` of `segment`: first `input_bytes` of input, the rest is
     room for the answer. `deadline` is nanoseconds of CLOCK_MONOTONIC, 0 for none. `caller` tells
     those apart for whom one client speaks: they take turns like clients of their own.
+
+    Several `requests` are a *series*: of one row each, with numbers and slots that follow each
+    other, and the rest in common.
     """
 
     request: int
@@ -95,6 +99,7 @@ class SubmitItem(NamedTuple):
     priority: int
     caller: int
     deadline: int
+    requests: int = 1
 
 
 class Submit(NamedTuple):
@@ -279,11 +284,14 @@ class RunLayout(NamedTuple):
     tensors: Signature
 
 
-RUN_ITEM = struct.Struct("<IIQQQIII")
+RUN_ITEM = struct.Struct("<IIQQQIIIB")
 
 
 class RunItem(NamedTuple):
-    """Rows `start` to `start + rows` of the `total` in a slot."""
+    """Rows `start` to `start + rows` of the `total` in a slot.
+
+    Of a `series`, each row has a slot of its own, of `length` bytes, the first one at `offset`.
+    """
 
     client: int
     segment: int
@@ -293,6 +301,7 @@ class RunItem(NamedTuple):
     total: int
     start: int
     rows: int
+    series: int = 0
 
 
 class Run(NamedTuple):

@@ -35,6 +35,8 @@ from penstock.worker.memory import MappedSegments
 
 _KEPT_BUFFERS = 32
 
+Buffers = list[tuple[Array, memoryview]]  # for each tensor of fixed size, with its bytes
+
 
 class RunLayout(NamedTuple):
     """What a batch's rows are, and the model that runs them."""
@@ -89,7 +91,7 @@ class CpuDevice:
 
     def __init__(self, memory: MappedSegments) -> None:
         self._memory = memory
-        self._buffers: OrderedDict[Signature, list[tuple[Array, memoryview]]] = OrderedDict()
+        self._buffers: OrderedDict[Signature, Buffers] = OrderedDict()
 
     def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """Copy every item's rows into a buffer that the worker keeps for this signature."""
@@ -104,15 +106,13 @@ class CpuDevice:
         done = 0
         for number, item in enumerate(items):
             view = view_of(item.client, item.segment)
-            at = item.offset
-            for (_, _, _, each), (_, target) in zip(plan.fixed, buffers, strict=True):
-                begin = at + item.start * each
-                length = item.rows * each
-                try:
-                    target[done * each : done * each + length] = view[begin : begin + length]
-                except ValueError:
-                    unreadable[number] = "its memory could not be mapped"
-                at += align(item.total * each)
+            try:
+                if item.series:
+                    _gather_series(plan, item, view, buffers, done)
+                else:
+                    _gather_rows(plan, item, view, buffers, done)
+            except (ValueError, TypeError):
+                unreadable[number] = "its memory could not be mapped"
             done += item.rows
         if size > rows:
             for array, _ in buffers:
@@ -134,9 +134,7 @@ class CpuDevice:
             return self._scatter_single(targets, plan, arrays)
         placed: list[Placed] = []
         for item, start, first, rows in targets:
-            begin, end = answer_room(
-                item.offset, item.length, item.input_bytes, item.total, start, rows
-            )
+            begin, end = _room(item, start, rows)
             size = plan.size(arrays, first, first + rows)
             if begin + size > end:
                 placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
@@ -159,10 +157,12 @@ class CpuDevice:
         run_item: RunItem | None = None  # the first of those that are written together
         run_begin = run_first = distance = run_rows = 0
         for item, start, first, rows in targets:
-            begin, end = answer_room(
-                item.offset, item.length, item.input_bytes, item.total, start, rows
-            )
+            begin, end = _room(item, start, rows)
             size = plan.fixed_bytes(rows)
+            if item.series and rows > 1:  # it fits: see `row_by_row`
+                self._write(item, begin, item.length, answers, first, rows, each)
+                placed.append(IN_SLOT)
+                continue
             if begin + size > end:
                 placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
                 continue
@@ -211,8 +211,7 @@ class CpuDevice:
         if rows == 1 or not each:
             view[begin : begin + each] = source
             return
-        slots: Array = np.ndarray((rows, each), np.uint8, view, begin, (distance, 1))
-        slots[...] = np.frombuffer(source, np.uint8).reshape(rows, each)
+        _bytes_at(view, begin, rows, each, distance)[...] = _bytes_at(source, 0, rows, each, each)
 
     def _scatter_apart(
         self, plan: Plan, arrays: list[Array], first: int, rows: int, size: int
@@ -222,13 +221,13 @@ class CpuDevice:
             plan.write(mapping.view, 0, arrays, first, first + rows)
         return Placed(size, descriptor)
 
-    def _buffers_for(self, layout: RunLayout, size: int) -> list[tuple[Array, memoryview]]:
+    def _buffers_for(self, layout: RunLayout, size: int) -> Buffers:
         kept = self._buffers.get(layout.signature)
         if kept is not None and len(kept[0][0]) >= size:
             self._buffers.move_to_end(layout.signature)
             return kept
         capacity = size if not layout.runnable.batched else min(layout.runnable.max_batch, size * 2)
-        buffers: list[tuple[Array, memoryview]] = []
+        buffers: Buffers = []
         for _, dtype, shape, _ in layout.plan.fixed:
             array = empty_aligned((max(capacity, size), *shape), dtype)
             buffers.append((array, _bytes_of(array)))
@@ -259,6 +258,51 @@ class CpuDevice:
         if missing:
             parts.append([np.repeat(array[:1], missing, axis=0) for array in _first(parts)])
         return [_joined(list(arrays)) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def row_by_row(target: Target, plan: Plan) -> list[Target]:
+    """The target; but each row for itself where it is a series' and the answers may not fit."""
+    item = target.item
+    fits = plan.single and plan.fixed_bytes(1) <= item.length - align(item.input_bytes)
+    if not item.series or fits:
+        return [target]
+    return [Target(item, target.start + n, target.first + n, 1) for n in range(target.rows)]
+
+
+def _room(item: RunItem, start: int, rows: int) -> tuple[int, int]:
+    """Where the answer of these rows may lie; of a series, that of the first of them."""
+    if item.series:
+        offset = item.offset + start * item.length
+        return answer_room(offset, item.length, item.input_bytes, 1, 0, 1)
+    return answer_room(item.offset, item.length, item.input_bytes, item.total, start, rows)
+
+
+def _gather_rows(plan: Plan, item: RunItem, view: memoryview, buffers: Buffers, done: int) -> None:
+    """The rows of one slot, to those from `done` on."""
+    at = item.offset
+    for (_, _, _, each), (_, target) in zip(plan.fixed, buffers, strict=True):
+        begin = at + item.start * each
+        length = item.rows * each
+        target[done * each : done * each + length] = view[begin : begin + length]
+        at += align(item.total * each)
+
+
+def _gather_series(
+    plan: Plan, item: RunItem, view: memoryview, buffers: Buffers, done: int
+) -> None:
+    """One row of each of several slots at equal distances."""
+    at = item.offset + item.start * item.length
+    rows = item.rows
+    for (_, _, _, each), (_, target) in zip(plan.fixed, buffers, strict=True):
+        if each:
+            source = _bytes_at(view, at, rows, each, item.length)
+            _bytes_at(target, done * each, rows, each, each)[...] = source
+        at += align(each)
+
+
+def _bytes_at(view: memoryview, at: int, rows: int, each: int, distance: int) -> Array:
+    """Rows of `each` bytes, so far from each other."""
+    return np.ndarray((rows, each), np.uint8, view, at, (distance, 1))
 
 
 def _first(parts: list[list[Array]]) -> list[Array]:

@@ -115,23 +115,26 @@ class GpuDevice(CpuDevice):
                 target += length
                 last = -1  # what comes after this gap is joined to nothing before it
                 continue
-            at = item.offset + item.start * each
+            at = item.offset + item.start * (item.length if item.series else each)
             for row_bytes in before:
-                at += align(item.total * row_bytes)
+                at += align(row_bytes if item.series else item.total * row_bytes)
             source = address + at
             segment = item.client << 32 | item.segment
-            if item.rows == 1 and segment == last and run_rows:
+            apart = item.rows == 1 or item.series  # each row lies in a slot of its own
+            if apart and segment == last and run_rows:
                 pitch = source - run_source - (run_rows - 1) * run_pitch
-                if pitch == run_pitch if run_rows > 1 else each <= pitch <= _FARTHEST:
+                fits = pitch == run_pitch if run_rows > 1 else each <= pitch <= _FARTHEST
+                if fits and (item.rows == 1 or pitch == item.length):
                     run_pitch = pitch
-                    run_rows += 1
+                    run_rows += item.rows
                     target += length
                     continue
             if run_rows:
                 self._copy_run(run_target, run_source, run_pitch, each, run_rows)
                 run_rows = 0
-            if item.rows == 1:
-                run_source, run_target, run_rows, last = source, target, 1, segment
+            if apart:
+                run_source, run_target, run_pitch = source, target, item.length
+                run_rows, last = item.rows, segment
             elif length:
                 self._cuda.upload(target, source, length, self._stream)
             target += length

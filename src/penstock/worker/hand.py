@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DeviceMemoryError, InputError, Kind, ModelError
 from penstock.spec import Signature
 from penstock.transport import messages as m
-from penstock.transport.tensors import Array
-from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target
+from penstock.transport.tensors import Array, plan_of
+from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target, row_by_row
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
 
 if TYPE_CHECKING:
@@ -102,16 +102,20 @@ class Hand:
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
         """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
         layout = self._worker.layout_of(result.signature)
+        plan = plan_of(result.signature)
         targets: list[Target] = []
+        of_item: list[int] = []
         first = 0
-        for item in items:
-            targets.append(Target(item, item.start, first, item.rows))
+        for index, item in enumerate(items):
+            own = row_by_row(Target(item, item.start, first, item.rows), plan)
+            targets += own
+            of_item += [index] * len(own)
             first += item.rows
         placed = self._device.scatter(targets, result.signature, result.arrays)
         if all(place is IN_SLOT for place in placed):
             return layout
-        for index, (item, place) in enumerate(zip(items, placed, strict=True)):
-            self._part(number, index, item.start, item.rows, layout, place)
+        for index, target, place in zip(of_item, targets, placed, strict=True):
+            self._part(number, index, target.start, target.rows, layout, place)
         return 0
 
     def _scatter_part(
@@ -134,9 +138,11 @@ class Hand:
                 self._failed(number, index, start, end - begin, outcome.error)
                 continue
             layout = self._worker.layout_of(outcome.signature)
-            target = Target(item, start, begin - outcome.start, end - begin)
-            placed = self._device.scatter([target], outcome.signature, outcome.arrays)
-            self._part(number, index, start, end - begin, layout, placed[0])
+            whole = Target(item, start, begin - outcome.start, end - begin)
+            targets = row_by_row(whole, plan_of(outcome.signature))
+            placed = self._device.scatter(targets, outcome.signature, outcome.arrays)
+            for target, place in zip(targets, placed, strict=True):
+                self._part(number, index, target.start, target.rows, layout, place)
 
     def _part(
         self, number: int, index: int, start: int, count: int, layout: int, place: Placed
