@@ -26,6 +26,7 @@ from penstock.train.scaling import LossScale, needs_scale, optimizer_of
 from penstock.train.step import TrainStep
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
+from penstock.train.undoing import Before
 from penstock.train.validation import Validation
 from penstock.train.weighing import Weighing
 
@@ -62,6 +63,7 @@ class Assembly:
             self.build(self.model)
             self.scale = LossScale() if needs_scale(self.model) else None
         self.tally = Tally(self.model)
+        self.before = Before(where, self.tally)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
         self.through = self._recomputed(feed)
         feed = self._fitting(feed)
@@ -163,6 +165,7 @@ class Assembly:
             where,
             weighing,
             self.tally,
+            self.before,
             feed.dataset(0).element_spec,
             micros=self.micros,
             rows=self.batch_size / pieces,
