@@ -167,3 +167,35 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
             assert told["looked"][-1] == pytest.approx(first, rel=1e-5)  # of its own rows
         assert f"worker {rank} has steps an epoch {(5, 3)[rank]}, shard rows" in told["rows"]
         assert 'say shard="off"' in told["rows"]
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_runs_out_of_memory_takes_its_rows_in_parts_and_all_go_on(
+    tmp_path: Path,
+) -> None:
+    trained(tmp_path, "shortage_job", 2)
+    weights, history = reference(by="adam")
+    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    for name, micros in (
+        ("at once", [2]),
+        ("twice in a step", [2, 4]),
+        ("in a second micro-batch", [4]),
+    ):
+        for told in (chief[name], other[name]):
+            got = [np.asarray(each, "float32") for each in told["weights"]]
+            assert furthest(got[: len(weights)], weights) < 2e-6, name
+            for metric in ("loss", "accuracy"):
+                np.testing.assert_allclose(told[metric], history[metric], rtol=2e-5)
+        assert other[name]["out_of_memory"] == [{"micros": each} for each in micros]
+        assert other[name]["micros"] == micros[-1]
+        assert chief[name]["out_of_memory"] is None
+    every = "weights", "loss", "accuracy"
+    name = "in a second part"
+    assert [chief[name][each] for each in every] == [other[name][each] for each in every]
+    assert other[name]["micros"] == 4
+    # A piece that waits for the others in its middle, and what all do together, is not repeated.
+    assert [(each["lonely"], each["synchronized"]) for each in (chief, other)] == [
+        (False, True)
+    ] * 2
+    assert "WorkerLost: worker 0 of 2 has lost another one" in chief["together"]
+    assert "worker 1 of 2 ran out of memory in a step of 1 micro-batches" in other["together"]

@@ -6,6 +6,8 @@ compiled by XLA; with several, the forward and backward part of each.
 
     micro-batches ─▶ _piece ─▶ (sums) ─▶ _reduced ─▶ _apply
                      each replica         all         each, unless the step is skipped
+
+With several workers it is more than one function (`apart`).
 """
 
 from __future__ import annotations
@@ -64,13 +66,11 @@ class TrainStep:
         self._lone = place.replicas == 1
         self._has_gradient: list[bool] = []
         self._compiled: dict[Any, Any] = {}
-        if micros > 1:
-            self._sums = Sums(place, self._weights)
-        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+        self._prepare()
 
     def __call__(self, iterator: Any) -> Any:
         """Take a step. Returns what all have counted: (counters, rows), tensors; see `Tally`."""
-        with plainly(self._place.replicas, self._optimizer):
+        with self._plainly():
             return self._function(iterator)
 
     def undo(self) -> None:
@@ -81,6 +81,14 @@ class TrainStep:
         """What a step of several micro-batches does with one, for its memory to be measured."""
         run = self._place.strategy.run(self._added, args=(x, y, weight, count))
         return self._place.strategy.experimental_local_results(run)[0]
+
+    def _prepare(self) -> None:
+        if self._micros > 1:
+            self._sums = Sums(self._place, self._weights)
+        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+
+    def _plainly(self) -> Any:
+        return plainly(self._place.replicas, self._optimizer)
 
     def _step(self, iterator: Any) -> Any:
         strategy = self._place.strategy
@@ -98,9 +106,12 @@ class TrainStep:
             with tf.control_dependencies(begun):
                 tf.while_loop(lambda done: done < self._micros, one, [0], parallel_iterations=1)
             reduced = strategy.run(self._sums_reduced)
+        return self._ended(reduced)
+
+    def _ended(self, reduced: Any) -> Any:
         gradients, changes, counted, rows, good = reduced
         self._change(gradients, changes, good)
-        local = strategy.experimental_local_results
+        local = self._place.strategy.experimental_local_results
         return [local(each)[0] for each in counted], local(rows)[0]
 
     def _taken(self, iterator: Any) -> Any:
@@ -132,7 +143,8 @@ class TrainStep:
     # A step of several pieces.
 
     def _piece_reduced(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
-        return self._reduced(*self._piece(x, y, weight, self._before.note(count)))
+        gradients, counts = self._piece(x, y, weight, self._before.note(count))
+        return self._reduced(gradients, counts, self._before.statistics())
 
     def _piece(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         compiled = self._as_compiled("piece", self._backward)
@@ -149,20 +161,28 @@ class TrainStep:
     def _added(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         before = [tf.identity(each.value) for each in self._tally.statistics]
         gradients, counts = self._backward(x, y, weight, count)
-        for variable, old in zip(self._tally.statistics, before, strict=True):
-            variable.value.assign(tf.where(count > 0, variable.value, old))  # not by padding
+        self._keep_from_padding(before, count)
         self._sums.add(gradients, counts, self._has_gradient)
         return counts
 
-    def _sums_reduced(self) -> Any:
-        return self._reduced(*self._sums.read(self._has_gradient))
+    def _keep_from_padding(self, before: list[Any], count: Any) -> None:
+        """Statistics are as before, where no row counts."""
+        for variable, old in zip(self._tally.statistics, before, strict=True):
+            variable.value.assign(tf.where(count > 0, variable.value, old))
 
-    def _reduced(self, gradients: list[Any], counts: Any) -> Any:
-        """The sums of all replicas, the same on each: gradients, statistics, counters, counts."""
+    def _sums_reduced(self) -> Any:
+        gradients, counts = self._sums.read(self._has_gradient)
+        return self._reduced(gradients, counts, self._before.statistics())
+
+    def _reduced(self, gradients: list[Any], counts: Any, before: list[Any]) -> Any:
+        """The sums of all replicas, the same on each: gradients, statistics, counters, counts.
+
+        `before`: statistics when the step began.
+        """
         counted: list[Any] = []
         changes: list[Any] = []
         if not self._lone:
-            own, before = counts[1], self._before.statistics()
+            own = counts[1]
             now = [tf.identity(v.value) for v in self._tally.statistics]
             changes = [(new - old) * own for new, old in zip(now, before, strict=True)]
             counted = [tf.identity(each.value) for each in self._tally.counters]
