@@ -121,6 +121,50 @@ def test_a_step_that_ran_out_of_memory_in_its_middle_leaves_nothing_behind(
 
 
 @in_tensorflow
+def test_a_worker_with_several_devices_takes_the_rows_of_all_of_them_in_parts() -> None:
+    """Its step on two CPUs, for workers of several need several GPUs."""
+    import keras
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train import assembly
+    from penstock.train.apart import Parts, WorkersStep
+
+    two_cpus()
+    wanted, history = reference()
+    calls: list[int] = []
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def hard_to_differentiate(x: Any) -> Any:
+        def fails() -> Any:
+            calls.append(1)
+            if len(calls) == 5:
+                raise MemoryError
+            return np.float32(1)
+
+        return x, lambda dy: dy * tf.numpy_function(fails, [], tf.float32)
+
+    class Hard(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return hard_to_differentiate(x)
+
+    told: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        parts = Parts(told.append)
+        patch.setattr(assembly, "TrainStep", functools.partial(WorkersStep, parts=parts))
+        got = penstock.train.fit(
+            network("adam", Hard), *rows(), strategy="mirrored", accumulate=2, **_SETTINGS
+        )
+        assert told == [2]  # two rows a piece: one at a time, then
+        calls[:], parts.count = [1] * 4, 4
+        with pytest.raises(DeviceMemoryError, match="a step of one row does not fit"):
+            penstock.train.fit(network("adam", Hard), *rows(), strategy="mirrored", **_SETTINGS)
+    assert furthest(got.model, wanted) < 2e-6
+    np.testing.assert_allclose(got.history["loss"], history.history["loss"], rtol=1e-5)
+    np.testing.assert_allclose(got.history["accuracy"], history.history["accuracy"])
+
+
+@in_tensorflow
 def test_what_ran_out_of_memory_on_the_way_back_is_not_counted() -> None:
     import keras
     import tensorflow as tf
