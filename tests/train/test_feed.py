@@ -312,7 +312,7 @@ def test_a_source_is_read_by_columns(tmp_path: Path) -> None:
     columns = {"a": rows * 2.0, "b": rows * 3, "target": rows}
     pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=100)
     feed = feed_for(path, "target", batch_size=64, seed=4)
-    assert (feed.rows, feed.steps, feed.policy) == (700, 11, "data")
+    assert (feed.rows, feed.steps, feed.policy) == (700, 11, "rows")
     assert sorted(real(feed)) == rows.tolist()
     assert real(feed) != rows.tolist()
     assert real(feed, 0) != real(feed, 1)
@@ -330,6 +330,76 @@ def test_a_source_is_read_by_columns(tmp_path: Path) -> None:
     held = feed_for(arrays, batch_size=64)
     assert (held.policy, sorted(real(held))) == ("rows", rows.tolist())
     assert next(iter(held.dataset(0)))[2] is not None
+
+
+@in_tensorflow
+def test_of_a_source_each_worker_reads_only_what_it_trains_on(tmp_path: Path) -> None:
+    from penstock.data import open_source
+
+    np.savez(tmp_path / "rows.npz", x=np.arange(130) * 2.0, label=np.arange(130))
+    for size, count, seed in ((3, 3, 4), (32, 2, None), (32, 3, 4), (129, 2, 4)):
+        parts = []
+        for index in range(count):
+            source = open_source(tmp_path / "rows.npz")
+            read: list[int] = []
+            plain = source.read
+
+            def noted(start: int, stop: int, read: Any = read, plain: Any = plain) -> Any:
+                read += range(start, stop)
+                return plain(start, stop)
+
+            source.read = noted  # type: ignore[method-assign]
+            feed = feed_for(
+                source,
+                batch_size=size,
+                worker=(index, count),
+                micros=2,
+                shuffle=seed is not None,
+                seed=seed or 0,
+            )
+            parts.append(real(feed, 1))
+            assert sorted(read) == sorted(parts[-1])  # each once, and no others
+            assert feed.policy == "rows"
+            assert len(elements(feed, 1)) == 2 * feed.steps
+            assert real(feed, 1, start=1) == parts[-1][len(parts[-1]) - len(real(feed, 1, 1)) :]
+        assert sorted(itertools.chain(*parts)) == list(range(130))
+        alone = feed_for(
+            tmp_path / "rows.npz", batch_size=size, shuffle=seed is not None, seed=seed or 0
+        )
+        first = itertools.chain(
+            *(part[: len(range(size)[at::count])] for at, part in enumerate(parts))
+        )
+        assert sorted(first) == sorted(real(alone, 1)[:size])
+    for given, shard in ((2, "auto"), (32, "data")):  # too few for three, or asked for
+        every = [
+            feed_for(tmp_path / "rows.npz", batch_size=given, worker=(at, 3), shard=shard)
+            for at in range(3)
+        ]
+        assert {feed.policy for feed in every} == {"data"}
+        assert sorted(itertools.chain(*map(real, every))) == list(range(130))
+
+
+@in_tensorflow
+def test_what_cannot_be_read_from_any_row_on_is_read_by_all(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from penstock.data import open_source
+
+    def rows() -> Iterator[Any]:
+        return ({"x": float(at), "label": at} for at in range(9000))
+
+    numbers = tf.data.Dataset.range(9000).map(lambda n: {"x": n, "label": n})
+    for thing in (rows, numbers):
+        every = [
+            feed_for(open_source(thing), batch_size=64, worker=(at, 2), seed=3) for at in range(2)
+        ]
+        assert {feed.policy for feed in every} == {"data"}
+        parts = [real(feed, 1) for feed in every]
+        assert sorted(itertools.chain(*parts)) == list(range(9000))
+        assert parts[0][:32] != list(range(32))
+        assert real(every[1], 1, start=130) == parts[1][130 * 32 :]
+        plain = feed_for(open_source(thing), batch_size=64, shuffle=False)
+        assert real(plain, 0, start=3) == list(range(192, 9000))
 
 
 @in_tensorflow

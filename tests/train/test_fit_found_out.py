@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,8 +58,12 @@ def test_out_of_memory_in_mid_run_halves_the_micro_batch_and_goes_on(step: int) 
     np.testing.assert_allclose(got.history["loss"], history.history["loss"], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("strategy", "accumulate"), [("one", 1), ("one", 2), ("mirrored", 1)])
 @in_tensorflow
-def test_a_step_that_ran_out_of_memory_in_its_middle_counts_once() -> None:
+def test_a_step_that_ran_out_of_memory_in_its_middle_leaves_nothing_behind(
+    strategy: str, accumulate: int
+) -> None:
+    """Neither in statistics nor in random seeds nor in metrics: as if it had failed at once."""
     import keras
     import tensorflow as tf
 
@@ -66,31 +71,97 @@ def test_a_step_that_ran_out_of_memory_in_its_middle_counts_once() -> None:
     from penstock.train.step import TrainStep
 
     two_cpus()
+    calls: list[int] = []
+    failing = 6  # in its third step; of two pieces the second
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def hard_to_differentiate(x: Any) -> Any:
+        def fails() -> Any:
+            calls.append(1)
+            if len(calls) == failing:
+                raise MemoryError  # in TensorFlow's words a ResourceExhaustedError
+            return np.float32(1)
+
+        return x, lambda dy: dy * tf.numpy_function(fails, [], tf.float32)
+
+    class Hard(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return hard_to_differentiate(x)
+
+    def trained() -> Any:
+        keras.utils.set_random_seed(7)
+        dropout = functools.partial(keras.layers.Dropout, 0.3, seed=1)
+        model = network("adam", Hard, keras.layers.BatchNormalization, dropout)
+        options = {**_SETTINGS, "strategy": strategy, "accumulate": accumulate}
+        return penstock.train.fit(model, *rows(), **options)
+
     take, taken = TrainStep.__call__, []
 
-    def half_way(self: Any, iterator: Any) -> Any:
-        if len(taken) == 6 and self._micros == 2:
-
-            def half(iterator: Any) -> None:
-                self._sums.clear()
-                self._add(*self._taken(iterator))
-
-            tf.function(half, autograph=False)(iterator)
+    def at_once(self: Any, iterator: Any) -> Any:
+        if len(taken) == at and self._micros == accumulate:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating a tensor")
         taken.append(self._micros)
         return take(self, iterator)
 
-    def trained(accumulate: int) -> Any:
-        model = network("adam", keras.layers.BatchNormalization)
-        return penstock.train.fit(model, *rows(), accumulate=accumulate, **_SETTINGS)
-
+    pieces = accumulate * (2 if strategy == "mirrored" else 1)
+    at = (failing - 1) // pieces
+    got = trained()
+    failing = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainStep, "__call__", half_way)
-        got = trained(2)
-    assert taken == [2] * 6 + [4] * 4
-    counted = got.model._loss_tracker.variables[1].numpy()
-    assert int(counted) == 37  # the rows of the last epoch
-    assert np.isfinite(got.history["loss"]).all()
+        patch.setattr(TrainStep, "__call__", at_once)
+        wanted = trained()
+    assert got.report["out_of_memory"] == wanted.report["out_of_memory"]
+    assert taken == [accumulate] * at + [2 * accumulate] * (10 - at)
+    every = zip(got.model.variables, wanted.model.variables, strict=True)
+    for one, two in every:
+        np.testing.assert_allclose(one.numpy(), two.numpy(), atol=1e-6, err_msg=one.path)
+    assert int(got.model._loss_tracker.variables[1].numpy()) == 37  # the rows of the last epoch
+    assert got.history["accuracy"] == wanted.history["accuracy"]
+    np.testing.assert_allclose(got.history["loss"], wanted.history["loss"], rtol=1e-6)
+
+
+@in_tensorflow
+def test_a_worker_with_several_devices_takes_the_rows_of_all_of_them_in_parts() -> None:
+    """Its step on two CPUs, for workers of several need several GPUs."""
+    import keras
+    import tensorflow as tf
+
+    import penstock
+    from penstock.train import assembly
+    from penstock.train.apart import Parts, WorkersStep
+
+    two_cpus()
+    wanted, history = reference()
+    calls: list[int] = []
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def hard_to_differentiate(x: Any) -> Any:
+        def fails() -> Any:
+            calls.append(1)
+            if len(calls) == 5:
+                raise MemoryError
+            return np.float32(1)
+
+        return x, lambda dy: dy * tf.numpy_function(fails, [], tf.float32)
+
+    class Hard(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return hard_to_differentiate(x)
+
+    told: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        parts = Parts(told.append)
+        patch.setattr(assembly, "TrainStep", functools.partial(WorkersStep, parts=parts))
+        got = penstock.train.fit(
+            network("adam", Hard), *rows(), strategy="mirrored", accumulate=2, **_SETTINGS
+        )
+        assert told == [2]  # two rows a piece: one at a time, then
+        calls[:], parts.count = [1] * 4, 4
+        with pytest.raises(DeviceMemoryError, match="a step of one row does not fit"):
+            penstock.train.fit(network("adam", Hard), *rows(), strategy="mirrored", **_SETTINGS)
+    assert furthest(got.model, wanted) < 2e-6
+    np.testing.assert_allclose(got.history["loss"], history.history["loss"], rtol=1e-5)
+    np.testing.assert_allclose(got.history["accuracy"], history.history["accuracy"])
 
 
 @in_tensorflow
@@ -257,8 +328,6 @@ def test_the_micro_batch_is_the_largest_that_fits() -> None:
 
 @in_tensorflow
 def test_both_ways_are_tried_on_steps_that_count() -> None:
-    import functools
-
     import penstock
     from penstock.train import assembly, choosing
 

@@ -17,7 +17,7 @@ from penstock.train.cluster import Cluster
 from penstock.train.launcher.ports import free_ports
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
-from tests.train.worker_job import RUNS
+from tests.train.worker_job import FILES, RUNS
 
 _LIMIT = 110
 
@@ -76,6 +76,31 @@ def reference(by: str) -> Any:
     return model.get_weights(), history.history
 
 
+@in_tensorflow
+def mixed(folder: str) -> Any:
+    """One device, with the same seed."""
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    settings = {"batch_size": 8, "epochs": 2, "verbose": 0, "seed": 5, "strategy": "one"}
+    history = penstock.train.fit(
+        network("sgd"), f"{folder}/{FILES}", "y", validation_data=(x[:11], y[:11]), **settings
+    )
+    return history.model.get_weights(), history.history
+
+
+def write_files(folder: Path) -> None:
+    """Two files of the rows, in small groups."""
+    import pyarrow
+    import pyarrow.parquet
+
+    x, y = rows()
+    for name, some in (("rows-0", slice(0, 20)), ("rows-1", slice(20, None))):
+        table = pyarrow.table({"x": list(x[some]), "y": y[some]})
+        pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=6)
+
+
 def arrays(path: Path) -> list[Any]:
     with np.load(path) as kept:
         return [kept[name] for name in kept.files]
@@ -87,10 +112,16 @@ def furthest(one: list[Any], two: list[Any]) -> float:
 
 @pytest.mark.timeout(120)
 def test_three_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
-    """With each optimizer: one after another, in the same processes."""
+    """With each optimizer, and of files that each reads a part of: one after another, in the same
+    processes."""
+    write_files(tmp_path)
     shown = trained(tmp_path, "worker_job", 3)
     for by, options in RUNS.items():
         weights, history = reference(by=by.partition(" ")[0])
+        if "mixed" in by:
+            in_order = weights
+            weights, history = mixed(folder=str(tmp_path))
+            assert furthest(weights, in_order) > 1e-3
         first, *others = (arrays(tmp_path / f"{by}-{rank}.npz") for rank in range(3))
         assert max(furthest(first, other) for other in others) == 0, by
         half = "precision" in options
@@ -105,6 +136,7 @@ def test_three_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
             report = told["report"]
             assert (report["strategy"], report["worker"]) == ("multiworker", rank)
             assert report["workers"] == report["replicas"] == 3
+            assert report["shard"] == ("data" if by == "adamw" else "rows")
             assert report["micros"] == options.get("accumulate", 1)
             assert report["steps"] == 10
     assert shown[0].count("Epoch 2/2") == len(RUNS)
@@ -135,3 +167,35 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
             assert told["looked"][-1] == pytest.approx(first, rel=1e-5)  # of its own rows
         assert f"worker {rank} has steps an epoch {(5, 3)[rank]}, shard rows" in told["rows"]
         assert 'say shard="off"' in told["rows"]
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_runs_out_of_memory_takes_its_rows_in_parts_and_all_go_on(
+    tmp_path: Path,
+) -> None:
+    trained(tmp_path, "shortage_job", 2)
+    weights, history = reference(by="adam")
+    chief, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    for name, micros in (
+        ("at once", [2]),
+        ("twice in a step", [2, 4]),
+        ("in a second micro-batch", [4]),
+    ):
+        for told in (chief[name], other[name]):
+            got = [np.asarray(each, "float32") for each in told["weights"]]
+            assert furthest(got[: len(weights)], weights) < 2e-6, name
+            for metric in ("loss", "accuracy"):
+                np.testing.assert_allclose(told[metric], history[metric], rtol=2e-5)
+        assert other[name]["out_of_memory"] == [{"micros": each} for each in micros]
+        assert other[name]["micros"] == micros[-1]
+        assert chief[name]["out_of_memory"] is None
+    every = "weights", "loss", "accuracy"
+    name = "in a second part"
+    assert [chief[name][each] for each in every] == [other[name][each] for each in every]
+    assert other[name]["micros"] == 4
+    # A piece that waits for the others in its middle, and what all do together, is not repeated.
+    assert [(each["lonely"], each["synchronized"]) for each in (chief, other)] == [
+        (False, True)
+    ] * 2
+    assert "WorkerLost: worker 0 of 2 has lost another one" in chief["together"]
+    assert "worker 1 of 2 ran out of memory in a step of 1 micro-batches" in other["together"]

@@ -17,7 +17,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "sgd in halves": {"accumulate": 2, "precision": "mixed_float16"},
     "adam": {"accumulate": 4, "jit": True},
     "adamw": {"accumulate": 2, "shard": "data"},  # from a tf.data.Dataset
+    "sgd from files": {},
+    "sgd from files, mixed": {"accumulate": 2, "shuffle": True, "seed": 5},
 }
+FILES = "rows-*.parquet"  # in the folder: the same rows
 
 
 def main(folder: Path) -> None:
@@ -38,17 +41,11 @@ def main(folder: Path) -> None:
         if not found.is_chief:
             model.layers[0].bias.assign_add([0.5] * 16)
         data: Any = (dataset,) if by == "adamw" else (x, y)
-        history = penstock.train.fit(
-            model,
-            *data,
-            batch_size=8,
-            epochs=2,
-            shuffle=False,
-            verbose=1,
-            validation_data=(x[:11], y[:11]),
-            timeout=30,
-            **options,
-        )
+        if "files" in by:
+            data = (str(folder / FILES), "y")
+        settings = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 1, "timeout": 30}
+        validation = {"validation_data": (x[:11], y[:11])}
+        history = penstock.train.fit(model, *data, **settings | validation | options)
         name = f"{by}-{found.rank}"
         np.savez(folder / f"{name}.npz", *history.model.get_weights())
         np.savez(folder / f"{name}-own.npz", *model.get_weights())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import time
@@ -12,6 +13,7 @@ from penstock.errors import ConfigError, DeviceMemoryError
 from penstock.model.runtime import keras
 from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike
+from penstock.train.apart import Parts, WorkersStep
 from penstock.train.callbacks import Listeners
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
@@ -26,6 +28,7 @@ from penstock.train.scaling import LossScale, needs_scale, optimizer_of
 from penstock.train.step import TrainStep
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
+from penstock.train.undoing import Before
 from penstock.train.validation import Validation
 from penstock.train.weighing import Weighing
 
@@ -43,6 +46,9 @@ class Assembly:
     through: Any = None  # what computes the model forward; itself, as a rule
     seed: int = 0
     told: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._parts = Parts(self._tell_parts)
 
     def trained(self, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any) -> History:
         options, where = self.options, self.place
@@ -62,6 +68,7 @@ class Assembly:
             self.build(self.model)
             self.scale = LossScale() if needs_scale(self.model) else None
         self.tally = Tally(self.model)
+        self.before = Before(where, self.tally)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
         self.through = self._recomputed(feed)
         feed = self._fitting(feed)
@@ -158,11 +165,15 @@ class Assembly:
         where, options = self.place, self.options
         pieces = where.replicas * self.micros
         weighing = Weighing(self.model, pieces, options.class_weight)
-        return TrainStep(
+        kind: Any = TrainStep
+        if where.workers > 1:
+            kind = functools.partial(WorkersStep, parts=self._parts)
+        step: TrainStep = kind(
             self.model,
             where,
             weighing,
             self.tally,
+            self.before,
             feed.dataset(0).element_spec,
             micros=self.micros,
             rows=self.batch_size / pieces,
@@ -172,6 +183,7 @@ class Assembly:
             may_be_empty=feed.pads,
             through=self.through,
         )
+        return step
 
     def _recomputed(self, feed: Any) -> Any:
         """What computes the model forward; "auto" recomputes only where that is needed to fit."""
@@ -224,8 +236,16 @@ class Assembly:
         run.step = self._step(run.feed)
         return True
 
+    def _tell_parts(self, parts: int) -> None:
+        """One of several workers goes on in so many parts; the others need not know."""
+        micros, where = self.micros * parts, self.place
+        self.told.setdefault("out_of_memory", []).append({"micros": micros})
+        if self.options.verbose not in (0, "0", False):
+            who = f"worker {where.worker} of {where.workers}"
+            print(f"penstock: {who} ran out of memory, takes {micros} micro-batches a step now")
+
     def _for_the_next_start(self) -> DeviceMemoryError:
-        """Of several workers one alone cannot take a step again: the others wait in its middle."""
+        """What all workers do together, one alone cannot do again (see `apart`)."""
         kept = self._keeper.leave_word(self.batch_size, 2 * self.micros)
         again = (
             "started again from the newest checkpoint (penstock train --restarts 3 does that), all "
@@ -249,7 +269,8 @@ class Assembly:
 
     def _report(self, loop: Loop, resumed: int, seconds: float) -> dict[str, Any]:
         where, options, feed = self.place, self.options, loop.run.feed
-        pieces = where.replicas * self.micros
+        micros = self.micros * self._parts.count
+        pieces = where.replicas * micros
         steps, rows = loop.pace(seconds)
         return {
             "strategy": where.kind,
@@ -259,7 +280,7 @@ class Assembly:
             "reduce": where.reduction,
             "shard": feed.policy,
             "batch_size": self.batch_size,
-            "micros": self.micros,
+            "micros": micros,
             "micro_batch": -(-self.batch_size // pieces),
             "precision": options.precision or self.model.dtype_policy.name,
             **_compiled_way(loop.run.step),

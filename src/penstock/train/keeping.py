@@ -1,8 +1,8 @@
 """Checkpoints in a run: which one it goes on from, and when the chief writes the next.
 
 All workers read the same folder, and make sure that they found the same in it. Writing takes the
-chief alone: whatever is written, each worker has. But a worker that runs out of memory leaves word
-there itself (`leave_word`), for the next start to begin with smaller pieces.
+chief alone: whatever is written, each worker has. But a worker that runs out of memory, and cannot
+go on, leaves word there itself (`leave_word`), for the next start to begin with smaller pieces.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ compiled by XLA; with several, the forward and backward part of each.
 
     micro-batches ─▶ _piece ─▶ (sums) ─▶ _reduced ─▶ _apply
                      each replica         all         each, unless the step is skipped
+
+With several workers it is more than one function (`apart`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from penstock.train.scaling import LossScale, optimizer_of
 from penstock.train.strategies import Place
 from penstock.train.sums import Sums
 from penstock.train.tally import Tally
+from penstock.train.undoing import Before
 from penstock.train.weighing import Weighing, plainly
 
 
@@ -31,7 +34,8 @@ class TrainStep:
 
     `micros`: micro-batches a step. `rows`: what a piece has as a rule; only their ratio to `count`
     matters. `may_be_empty`: a step may have no rows at all, and then changes nothing. `through`
-    computes the model forward, where it is not the model itself (`remat`).
+    computes the model forward, where it is not the model itself (`remat`). `before` notes what a
+    step that fails is to put back.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class TrainStep:
         place: Place,
         weighing: Weighing,
         tally: Tally,
+        before: Before,
         spec: Any,
         *,
         micros: int = 1,
@@ -52,7 +57,7 @@ class TrainStep:
     ) -> None:
         self._model, self._place, self._weighing, self._tally = model, place, weighing, tally
         self._micros, self._rows, self.jit = micros, rows, jit
-        self._spec = spec
+        self._before, self._spec = before, spec
         self._through = model if through is None else through
         self._scale, self._clip_norm = scale, clip_norm
         self._may_be_empty = may_be_empty
@@ -61,25 +66,29 @@ class TrainStep:
         self._lone = place.replicas == 1
         self._has_gradient: list[bool] = []
         self._compiled: dict[Any, Any] = {}
-        if micros > 1:
-            self._sums = Sums(place, self._weights, tally)
-        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+        self._prepare()
 
     def __call__(self, iterator: Any) -> Any:
         """Take a step. Returns what all have counted: (counters, rows), tensors; see `Tally`."""
-        with plainly(self._place.replicas, self._optimizer):
+        with self._plainly():
             return self._function(iterator)
 
     def undo(self) -> None:
-        """After a step that raised in its middle: metrics and statistics are as before it."""
-        if self._micros > 1:
-            strategy = self._place.strategy
-            tf.function(lambda: strategy.run(self._sums.undo), autograph=False)()
+        """After a step that raised in its middle: all but the weights is as before it."""
+        self._before.undo()
 
     def probed(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         """What a step of several micro-batches does with one, for its memory to be measured."""
         run = self._place.strategy.run(self._added, args=(x, y, weight, count))
         return self._place.strategy.experimental_local_results(run)[0]
+
+    def _prepare(self) -> None:
+        if self._micros > 1:
+            self._sums = Sums(self._place, self._weights)
+        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+
+    def _plainly(self) -> Any:
+        return plainly(self._place.replicas, self._optimizer)
 
     def _step(self, iterator: Any) -> Any:
         strategy = self._place.strategy
@@ -88,17 +97,21 @@ class TrainStep:
         if self._micros == 1:
             reduced = strategy.run(self._piece_reduced, args=self._taken(iterator))
         else:
-            strategy.run(self._sums.clear)
+            begun = strategy.experimental_local_results(strategy.run(self._begin))
 
             def one(done: Any) -> tuple[Any]:
                 strategy.run(self._add, args=self._taken(iterator))
                 return (done + 1,)
 
-            tf.while_loop(lambda done: done < self._micros, one, [0], parallel_iterations=1)
+            with tf.control_dependencies(begun):
+                tf.while_loop(lambda done: done < self._micros, one, [0], parallel_iterations=1)
             reduced = strategy.run(self._sums_reduced)
+        return self._ended(reduced)
+
+    def _ended(self, reduced: Any) -> Any:
         gradients, changes, counted, rows, good = reduced
         self._change(gradients, changes, good)
-        local = strategy.experimental_local_results
+        local = self._place.strategy.experimental_local_results
         return [local(each)[0] for each in counted], local(rows)[0]
 
     def _taken(self, iterator: Any) -> Any:
@@ -109,10 +122,11 @@ class TrainStep:
     def _whole(self, iterator: Any) -> Any:
         x, y, weight, count = self._taken(iterator)
         compiled = self._as_compiled("whole", self._whole_on)
-        return compiled(x, y, weight, count)
+        return compiled(x, y, weight, self._before.note(count))
 
     def _whole_on(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         gradients, counts = self._backward(x, y, weight, count)
+        self._before.close(gradients)
         with tf.control_dependencies(gradients):
             self._tally.count_loss(counts[2], counts[1])
         gradients, good = finished(gradients, self._scale, self._clip_norm)
@@ -129,13 +143,16 @@ class TrainStep:
     # A step of several pieces.
 
     def _piece_reduced(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
-        before = self._statistics()
-        gradients, counts = self._piece(x, y, weight, count)
-        return self._reduced(gradients, counts, before)
+        gradients, counts = self._piece(x, y, weight, self._before.note(count))
+        return self._reduced(gradients, counts, self._before.statistics())
 
     def _piece(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         compiled = self._as_compiled("piece", self._backward)
         return compiled(x, y, weight, count)
+
+    def _begin(self) -> Any:
+        self._sums.clear()
+        return self._before.note(tf.constant(0))
 
     def _add(self, x: Any, y: Any, weight: Any, count: Any) -> None:
         compiled = self._as_compiled("add", self._added)
@@ -144,24 +161,29 @@ class TrainStep:
     def _added(self, x: Any, y: Any, weight: Any, count: Any) -> Any:
         before = [tf.identity(each.value) for each in self._tally.statistics]
         gradients, counts = self._backward(x, y, weight, count)
-        for variable, old in zip(self._tally.statistics, before, strict=True):
-            variable.value.assign(tf.where(count > 0, variable.value, old))  # not by padding
+        self._keep_from_padding(before, count)
         self._sums.add(gradients, counts, self._has_gradient)
         return counts
 
-    def _sums_reduced(self) -> Any:
-        return self._reduced(*self._sums.read(self._has_gradient))
+    def _keep_from_padding(self, before: list[Any], count: Any) -> None:
+        """Statistics are as before, where no row counts."""
+        for variable, old in zip(self._tally.statistics, before, strict=True):
+            variable.value.assign(tf.where(count > 0, variable.value, old))
 
-    def _statistics(self) -> list[Any]:
-        return [] if self._lone else [tf.identity(v.value) for v in self._tally.statistics]
+    def _sums_reduced(self) -> Any:
+        gradients, counts = self._sums.read(self._has_gradient)
+        return self._reduced(gradients, counts, self._before.statistics())
 
     def _reduced(self, gradients: list[Any], counts: Any, before: list[Any]) -> Any:
-        """The sums of all replicas, the same on each: gradients, statistics, counters, counts."""
+        """The sums of all replicas, the same on each: gradients, statistics, counters, counts.
+
+        `before`: statistics when the step began.
+        """
         counted: list[Any] = []
         changes: list[Any] = []
         if not self._lone:
             own = counts[1]
-            now = [tf.identity(v.value) for v in self._tally.statistics[: len(before)]]
+            now = [tf.identity(v.value) for v in self._tally.statistics]
             changes = [(new - old) * own for new, old in zip(now, before, strict=True)]
             counted = [tf.identity(each.value) for each in self._tally.counters]
             sums = summed([*gradients, *changes, counts, *counted], self._place.options)
@@ -172,6 +194,7 @@ class TrainStep:
                 old + tf.math.divide_no_nan(change, counts[1])
                 for old, change in zip(before, changes, strict=True)
             ]
+        self._before.close(gradients)
         loss, rows = counts[2], counts[1]
         if self._weighing.by != "sum":
             share = tf.math.divide_no_nan(1.0, counts[0])

@@ -30,6 +30,7 @@ class Tally:
         self._loss_counters = {id(each) for metric in losses for each in metric.variables}
         self._always_rows = bool(losses)
         self.statistics = statistics_of(model)
+        self.other_state = _other_state(model, (*self.counters, *self.statistics))
 
     def count_loss(self, loss: Any, rows: Any, shares: int = 1) -> None:
         """The loss of so many rows; where so many replicas say the same, a share from each."""
@@ -85,3 +86,18 @@ def statistics_of(model: Any) -> list[Any]:
         for variable in layer._non_trainable_variables
         if id(variable) not in counted and tf.as_dtype(variable.dtype).is_floating
     ]
+
+
+def _other_state(model: Any, known: Sequence[Any]) -> list[Any]:
+    """Whatever else layers change themselves: random seeds, whole numbers."""
+    found = {
+        id(variable): variable
+        for layer in model._flatten_layers()
+        for variable in (
+            *layer._non_trainable_variables,
+            *(seeds.state for seeds in layer._seed_generators),
+        )
+    }
+    for variable in known:
+        found.pop(id(variable), None)
+    return [each for each in found.values() if tf.as_dtype(each.dtype) != tf.string]

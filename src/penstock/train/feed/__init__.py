@@ -9,6 +9,7 @@
 - `tree`: arrays as `fit` takes them (alone, in dicts, tuples, lists), checked and flattened
 - `datasets`: `tf.data`, cut anew to global batches; by data or by file
 - `sources`: what `penstock.data` opens; `batches`: Python's generators; both by way of `datasets`
+- `mixing`: which rows of a source come in which batch, and what each worker reads of them; pure
 
 TensorFlow is imported where a data set is made.
 """

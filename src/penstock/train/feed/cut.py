@@ -24,6 +24,11 @@ def split(rows: Span, parts: int) -> list[Span]:
     return spans
 
 
+def portion(rows: int, size: int, own: Span) -> Span:
+    """What is somebody's of a shorter batch, who has `own` of one of `size` rows."""
+    return rows * own[0] // size, rows * own[1] // size
+
+
 def pieces(rows: Span, micros: int, replicas: int) -> list[Span]:
     """What one worker's replicas get of its rows, in the order step → micro-batch → replica."""
     return [span for micro in split(rows, micros) for span in split(micro, replicas)]

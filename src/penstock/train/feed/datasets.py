@@ -6,6 +6,8 @@ How workers share a data set:
   order, so a shuffle without a seed is refused
 - "file": each reads its own files (`tf.data`'s auto-sharding) and fills its part of every batch
   from them. Nothing is read twice; workers may run out of rows at different steps
+- "rows": each reads its part of every global batch alone. Not of a `tf.data` set, which is read
+  from front to back, but of `sources`
 - "off": each was given a data set of its own
 
 "auto" is "file" where there are as many files as workers, and `tf.data` can tell them apart.
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ConfigError, InputError
+from penstock.train.feed.cut import portion, split
 from penstock.train.feed.feed import Feed, Share, made_ready
 from penstock.train.feed.padding import then_padding
 
@@ -54,17 +57,35 @@ class DatasetFeed(Feed):
 
     @property
     def ends_together(self) -> bool:
-        """Where all read the same, or there is but one."""
-        return self.policy == "data" or self.share.workers == 1
+        """Where all read of the same, or there is but one."""
+        return self.policy in ("data", "rows") or self.share.workers == 1
 
     def dataset(self, epoch: int, start_step: int = 0) -> Any:
         """The pieces of an epoch, from a step on; what comes before may have to be read."""
         share = self.share
-        size = share.batch_size if self.ends_together else share.own_rows
+        size = share.batch_size if self._reads_all else share.own_rows
         batches = self.read(epoch, start_step * size, size)
-        whole = share.elements == 1 and (share.workers == 1 or not self.ends_together)
+        whole = share.elements == 1 and not (self._reads_all and share.workers > 1)
         made = batches.map(_counted) if whole else batches.flat_map(self._pieces)
-        return made_ready(then_padding(made.map(self.noted.each)) if self.pads else made, share)
+        if self.pads:
+            made = then_padding(made.map(self.noted.each))
+        elif self._lacks_last:
+            assert self.steps is not None
+            made = then_padding(made).take((self.steps - start_step) * share.elements)
+        return made_ready(made, share)
+
+    @property
+    def _reads_all(self) -> bool:
+        return self.policy == "data"
+
+    @property
+    def _lacks_last(self) -> bool:
+        """Whether the last batch is so short that it has nothing for this worker."""
+        share = self.share
+        rest = self.count % share.batch_size if self.policy == "rows" and self.count else 0
+        own = split((0, share.batch_size), share.workers)[share.worker]
+        start, stop = portion(rest, share.batch_size, own)
+        return rest > 0 and start == stop
 
     def _pieces(self, *batch: Any) -> Any:
         """A batch as its pieces; an empty one is its first row, with count 0."""
@@ -73,7 +94,7 @@ class DatasetFeed(Feed):
         share = self.share
         x, y, weight, rows = _counted(*batch)
         spans = tf.stack([[0, rows]])
-        if self.ends_together:
+        if self._reads_all:
             spans = _split(spans, share.workers)[share.worker : share.worker + 1]
         spans = _split(_split(spans, share.micros), share.replicas)
 

@@ -1,10 +1,10 @@
 """Sources of `penstock.data` as a feed: columns become `x`, `y` and `sample_weight`.
 
-A source is read in blocks of rows that follow each other, which is what files are good at. To
-shuffle, the blocks of an epoch come in an order drawn from (seed, epoch), and rows are mixed within
-windows of many blocks. A source that must be read from front to back is mixed within windows as it
-comes. Images, each a file of its own to decode, are read one by one in any order, by every worker
-its own.
+A source that can be read from any row on is read in stretches of rows (`mixing`), by every worker
+its own ("rows"). Images, each a file of its own to decode, are read one by one in any order, by
+every worker its own as well. A source that must be read from front to back (a `tf.data.Dataset`, an
+iterable) every worker reads as a whole ("data"); it is mixed within windows, as it comes. So is,
+by every worker as a whole, what is too little for each to have a row of it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from penstock.data.features import blank
 from penstock.errors import InputError
 from penstock.train.feed.arrays import Numbers, RowsFeed
 from penstock.train.feed.batches import flat, policy_of, reading
+from penstock.train.feed.cut import split
 from penstock.train.feed.datasets import DatasetFeed
 from penstock.train.feed.feed import Feed, Share
+from penstock.train.feed.mixing import Stretch, stretches
 from penstock.train.feed.tree import Array
 
 _BLOCK = 256
 _WINDOW = 32  # blocks whose rows are mixed
 
 Columns = dict[str, Array]
-Span = tuple[int, int]
 
 
 def source_feed(
@@ -54,11 +55,29 @@ def source_feed(
         policy = "off" if shard == "off" else "rows"
         return RowsFeed(share, policy, gather, example, source.rows, seed)
 
+    policy = _policy(source, share, shard)
+    own = split((0, share.batch_size), share.workers)[share.worker]
+    size = share.own_rows if policy == "off" else share.batch_size
+
     def batches(epoch: int, start: int) -> Iterator[list[Array]]:
-        for columns in windows(source, epoch, start, seed):
+        if source.seekable and source.rows is not None:
+            mine = own if policy == "rows" else (0, size)
+            batch = start // max(mine[1] - mine[0], 1)
+            read = jumping(source, stretches(source.rows, size, mine, seed, epoch, batch))
+        else:
+            read = from_front_to_back(source, epoch, start, seed)
+        for columns in read:
             yield flat(roles.example(columns))
 
-    return DatasetFeed(share, policy_of(shard), reading(batches, example), source.rows)
+    return DatasetFeed(share, policy, reading(batches, example), source.rows)
+
+
+def _policy(source: Source, share: Share, shard: str) -> str:
+    jumps = source.seekable and source.rows is not None
+    few = share.batch_size < share.workers or (source.rows or 0) < share.batch_size
+    if shard == "auto" and jumps and (share.workers == 1 or not few):
+        return "rows"
+    return policy_of(shard)
 
 
 @dataclass(frozen=True)
@@ -89,42 +108,41 @@ def roles_of(source: Source, y: Any, weight: Any) -> Roles:
     return Roles(inputs, y, weight)
 
 
-def windows(source: Source, epoch: int, start: int, seed: int | None) -> Iterator[Columns]:
-    """An epoch's rows, from the one that comes at `start` on."""
-    passed = start if seed is None else 0
-    spans = iter(_spans(source, epoch, passed, seed))
-    for number in itertools.count():
-        window = list(itertools.islice(spans, 1 if seed is None else _WINDOW))
-        length = sum(stop - at for at, stop in window)
-        if source.rows is not None and window and passed + length <= start:
-            passed += length  # all there, and nothing to read
+def jumping(source: Source, to: Iterable[Stretch]) -> Iterator[Columns]:
+    """What lies in these stretches."""
+    for spans, order in to:
+        if not spans:
             continue
-        parts = [_columns(source.read(at, stop)) for at, stop in window]
-        count = sum(map(_rows, parts))
-        if not count:
-            return
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        # As they lie in the file: what has to be decoded together is then decoded once.
+        read = {span: _columns(source.read(*span)) for span in sorted(spans)}
+        columns = read[spans[0]] if len(spans) == 1 else _joined([read[span] for span in spans])
+        if order is not None:
+            columns = {name: array[order] for name, array in columns.items()}
+        yield columns
+
+
+def from_front_to_back(
+    source: Source, epoch: int, start: int, seed: int | None
+) -> Iterator[Columns]:
+    """An epoch's rows, from the one that comes at `start` on."""
+    length = _BLOCK if seed is None else _WINDOW * _BLOCK
+    first = start // length if seed is None else 0  # what was mixed is mixed again, to be skipped
+    for number in itertools.count(first):
+        at = number * length
+        columns = _columns(source.read(at, at + length))
+        count = _rows(columns)
         if seed is not None:
-            mixed = _drawn(count, seed, epoch, number)
+            mixed = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(count)
             columns = {name: array[mixed] for name, array in columns.items()}
-        skipped = min(max(start - passed, 0), count)
-        passed += count
+        skipped = min(max(start - at, 0), count)
         if skipped < count:
             yield {name: array[skipped:] for name, array in columns.items()}
+        if count < length:
+            return
 
 
-def _spans(source: Source, epoch: int, start: int, seed: int | None) -> Iterable[Span]:
-    """Blocks of rows, in the order of an epoch."""
-    if source.rows is None:
-        return ((at, at + _BLOCK) for at in itertools.count(start, _BLOCK))
-    blocks = [(at, min(at + _BLOCK, source.rows)) for at in range(start, source.rows, _BLOCK)]
-    if seed is None or not source.seekable:
-        return blocks
-    return [blocks[at] for at in _drawn(len(blocks), seed, epoch)]
-
-
-def _drawn(count: int, *seeds: int) -> Array:
-    return np.random.Generator(np.random.PCG64(seeds)).permutation(count)
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _columns(chunk: Chunk) -> Columns:
