@@ -81,7 +81,8 @@ class Coordinated:
         kept = Kept(model, self._tally, None)
         parts = {"shard": rows.policy, "workers": self._found.size} if shared else {}
         at = keeper.begin(kept, feed, **parts)
-        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
+        steps = None if rows.policy == "off" else feed.steps  # there the chief's rows are not taken
+        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": steps}
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
         )
