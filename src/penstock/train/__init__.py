@@ -24,7 +24,8 @@ Keras' own `fit` breaks there. One step::
 - `micro`, `jit`, `remat` (`recompute`, `segments`): what fits, and what is faster
 - `pipeline`: layers on several devices; `profile`: where the time went
 - `launcher`: the processes of `penstock train`
-- `servers`, `coordinating`, `handing`, `shipping`: parameter servers
+- `servers`, `coordinating`, `handing`: parameter servers; `shipping`: rows that the chief has;
+  `sharing`: those that workers read themselves; `reading`: how, in a worker's process
 """
 
 from __future__ import annotations

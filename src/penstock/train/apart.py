@@ -8,6 +8,9 @@ the others stand before theirs, and wait. It puts back what the piece has change
 rows in smaller parts, and comes to the same all-reduce with the same sums. Nothing has to be agreed
 upon, for a sum does not tell of how many parts it is.
 
+It costs two calls more a step, and is done only where some worker's memory can run out with an
+error that can be met (`may_run_out`). A CPU's does not: its process is killed.
+
 What fails on the right cannot be taken again: others may have the sums already, or weights may have
 changed. Nor can a piece that itself talks to other workers (synchronized batch normalization).
 """
@@ -23,6 +26,11 @@ from penstock.train.micro import is_out_of_memory, one_row_does_not_fit
 from penstock.train.step import TrainStep
 
 _HALF = 2  # bytes; gradients of so few are summed in float32
+
+
+def may_run_out() -> bool:
+    """Whether this worker has a device that refuses memory rather than ends the process."""
+    return bool(tf.config.list_logical_devices("GPU"))
 
 
 @dataclass

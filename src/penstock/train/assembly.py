@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, DeviceMemoryError
 from penstock.model.runtime import keras
 from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike
-from penstock.train.apart import Parts, WorkersStep
+from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
@@ -49,9 +49,11 @@ class Assembly:
 
     def __post_init__(self) -> None:
         self._parts = Parts(self._tell_parts)
+        self._apart = False
 
     def trained(self, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any) -> History:
         options, where = self.options, self.place
+        self._apart = where.workers > 1 and largest(where, int(may_run_out())) > 0
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self.seed = agreed(where, 0 if options.deterministic and options.seed is None else drawn)
         self._keeper = keeper = Keeper(options, where)
@@ -166,7 +168,7 @@ class Assembly:
         pieces = where.replicas * self.micros
         weighing = Weighing(self.model, pieces, options.class_weight)
         kind: Any = TrainStep
-        if where.workers > 1:
+        if self._apart:
             kind = functools.partial(WorkersStep, parts=self._parts)
         step: TrainStep = kind(
             self.model,

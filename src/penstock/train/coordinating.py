@@ -1,10 +1,11 @@
 """The chief of parameter servers: it hands out steps, and waits for them where that must be.
 
-Steps go to whichever worker is free, with their rows or the numbers of these (`shipping`), so every
-row is trained on once an epoch, whoever dies; steps are taken at the same time, each with weights
-that the others are changing. The chief waits for all steps that are under way (`Steps.join`) after
-every round of them, before metrics are told at the end of an epoch, and before a checkpoint is
-written.
+Steps go to whichever worker is free. Where workers can read the data themselves, each takes the
+next batch of its own part (`sharing`); else steps come with their rows, or the numbers of these
+(`shipping`). Every row is trained on once an epoch, whoever dies; steps are taken at the same time,
+each with weights that the others are changing. The chief waits for all steps that are under way
+(`Steps.join`) after every round of them, before metrics are told at the end of an epoch, and before
+a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import random
 import time
 from typing import Any
 
-from penstock.errors import ConfigError, InputError
+from penstock.data.tfdata import is_dataset
+from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
+from penstock.train.feed.opening import made
+from penstock.train.feed.parts import policy_for
 from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
@@ -26,9 +30,12 @@ from penstock.train.loop import Loop, Run, listed, plain
 from penstock.train.options import Options
 from penstock.train.passes import forward
 from penstock.train.patience import Patience
+from penstock.train.reading import Asked, spec_of
 from penstock.train.saving import Kept
 from penstock.train.scaling import optimizer_of
-from penstock.train.shipping import Carried, Shipped, shipped
+from penstock.train.servers import three
+from penstock.train.sharing import Own, OwnLoop
+from penstock.train.shipping import Carried, Change, Shipped, shipped
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
 from penstock.train.weighing import Weighing
@@ -38,8 +45,15 @@ class Coordinated:
     """A run of `fit` on the chief. See `running` for its like without servers."""
 
     def __init__(
-        self, model: Any, coordinator: Any, found: Cluster, options: Options, patience: Patience
+        self,
+        model: Any,
+        coordinator: Any,
+        found: Cluster,
+        options: Options,
+        patience: Patience,
+        first: bool = True,
     ) -> None:
+        self._first = first  # the `fit` that workers have come to, and stay in
         self._model, self._options, self._found = model, options, found
         self._coordinator, self._strategy = coordinator, coordinator.strategy
         self._handed = Steps(coordinator, found, options.timeout, patience)
@@ -62,14 +76,17 @@ class Coordinated:
         with self._strategy.scope():
             self.build(model)
         self._tally = Tally(model)
-        rows = shipped(feed, self._coordinator)
+        rows = self._rows(data, feed, "training")
+        shared = isinstance(rows, Own)
         kept = Kept(model, self._tally, None)
-        at = keeper.begin(kept, feed)
-        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
+        parts = {"shard": rows.policy, "workers": self._found.size} if shared else {}
+        at = keeper.begin(kept, feed, **parts)
+        steps = None if rows.policy == "off" else feed.steps  # there the chief's rows are not taken
+        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": steps}
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
         )
-        loop = AsyncLoop(
+        loop = (OwnLoop if shared else AsyncLoop)(
             Run(
                 model,
                 self._place,
@@ -118,19 +135,50 @@ class Coordinated:
             worker=(0, 1),
             shuffle=self._options.shuffle and training,
             seed=self._seed,
-            shard="off" if self._options.shard == "off" else "auto",
             training=training,
+        )
+
+    def _rows(self, data: Any, feed: Any, which: str) -> Carried | Shipped | Own:
+        """How rows reach the workers."""
+        asked = self._options.shard
+        if which == "validation" and asked == "file":
+            asked = "auto"  # what is validated on may lie elsewhere
+        if asked == "file" and not is_dataset(made(data[0])):
+            raise ConfigError(
+                f'shard="file" is for tf.data sets that read files; got a {type(data[0]).__name__}'
+            )
+        arrays = None if asked in ("off", "chief") else shipped(feed, self._coordinator)
+        if arrays is not None:
+            return arrays
+        policy = policy_for(data[0], feed, self._found.size, asked)
+        if policy is not None and not self._first and asked != "auto":
+            raise ConfigError(
+                f'shard="{asked}" is for the first fit of a script: its workers stay there, and '
+                'know no data of a later one, which the chief has to read: say shard="auto"'
+            )
+        if policy is None or not self._first:
+            return Carried(feed)
+        whole = feed.dataset(0)
+        request = Asked(
+            *(which, policy, self._found.size, feed.share.batch_size, feed.share.micros),
+            *(self._options.shuffle and which == "training", self._seed, spec_of(whole)),
+        )
+        return Own(
+            *(request, whole.element_spec[:3], self._strategy),
+            *(self._handed, self._found, self._options.timeout),
         )
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────
 
-    def _step(self, rows: Carried | Shipped) -> Any:
+    def _step(self, rows: Carried | Shipped | Own) -> Any:
         weighing = Weighing(self._model, self._micros, self._options.class_weight)
-        function = tf.function(
-            lambda *given: self._strategy.run(self._changed, args=(rows.pieces(*given), weighing)),
-            reduce_retracing=True,
-            autograph=False,
-        )
+
+        def change(pieces: list[Any]) -> Any:
+            return self._strategy.run(self._changed, args=(pieces, weighing))
+
+        function = _on_workers(rows, change)
+        if isinstance(rows, Own):
+            return lambda most: rows.round(function, most)
 
         def step(iterator: Any) -> tuple[None, int]:
             with self._handed.patience.resting():  # data may take its time
@@ -183,15 +231,10 @@ class Coordinated:
     def _validation(self, data: Any, listeners: Rested) -> Any:
         if data is None:
             return None
-        parts = data if isinstance(data, (tuple, list)) else (data,)
-        if len(parts) > 3:
-            raise InputError(
-                "expected validation_data of (x, y) or (x, y, sample_weight); "
-                f"got {len(parts)} parts"
-            )
+        parts = three(data)
         options = self._options
         size = options.validation_batch_size or self._batch_size
-        rows = shipped(self._feed(parts, size, training=False), self._coordinator)
+        rows = self._rows(parts, self._feed(parts, size, training=False), "validation")
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
             y_pred, loss = forward(self._model, x, y, weight, training=False)
@@ -199,19 +242,26 @@ class Coordinated:
             count_loss_at_once(self._model, loss, count)
             return count
 
-        function = tf.function(
-            lambda *given: self._strategy.run(counted, args=rows.pieces(*given)[0]),
-            reduce_retracing=True,
-            autograph=False,
-        )
+        function = _on_workers(rows, lambda pieces: self._strategy.run(counted, args=pieces[0]))
 
         def so_far() -> dict[str, float]:
             with self._handed.patience.watching():
                 return plain(self._tally.results())
 
-        def validate() -> dict[str, float]:
-            self._model.reset_metrics()
-            listeners.tell("test_begin", {})
+        def read() -> None:
+            assert isinstance(rows, Own)
+            rows.begin(0)
+            told = 0
+            while not rows.over:
+                rows.round(function)
+                for step in range(told, rows.steps):
+                    listeners.tell("test_batch_begin", step, {})
+                    listeners.tell("test_batch_end", step, Logs(so_far))
+                told = rows.steps
+            rows.check_ends()
+
+        def carry() -> None:
+            assert not isinstance(rows, Own)
             iterator = rows.begin(0)
             for step in itertools.count():
                 listeners.tell("test_batch_begin", step, {})
@@ -222,6 +272,11 @@ class Coordinated:
                 self._handed.hand_out(function, rows.arguments([piece]))
                 listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
+
+        def validate() -> dict[str, float]:
+            self._model.reset_metrics()
+            listeners.tell("test_begin", {})
+            read() if isinstance(rows, Own) else carry()
             logs = plain(self._tally.results())
             listeners.tell("test_end", logs)
             return logs
@@ -251,6 +306,13 @@ class Coordinated:
             "rows_per_second": round(rows, 1),
             "seconds": {name: round(value, 3) for name, value in loop.seconds.items()},
         }
+
+
+def _on_workers(rows: Carried | Shipped | Own, change: Change) -> Any:
+    """What is handed out: a step on rows, however they come."""
+    return tf.function(
+        lambda *given: rows.run(change, *given), reduce_retracing=True, autograph=False
+    )
 
 
 def _plus(sum_: Any, gradient: Any) -> Any:

@@ -16,7 +16,6 @@ from penstock.train.cluster import Cluster
 from penstock.train.loop import Loop, Position, Run
 from penstock.train.passes import count_in
 from penstock.train.patience import Patience
-from penstock.train.shipping import Carried, Shipped
 from penstock.train.tally import Tally
 
 _ROUND = 16  # steps for each worker between two waits, at most
@@ -42,12 +41,29 @@ class Steps:
         self.patience.beat()
         if self._open == 0:
             self._began = time.monotonic()
-        self._coordinator.schedule(function, args=arguments)
-        self._open += 1
+        self._schedule(function, arguments)
         if self._open >= self._round:
-            self.join()
-            if time.monotonic() - self._began < _SHORT:
-                self._round = min(2 * self._round, _ROUND * self._found.size)
+            self._end_of_round()
+
+    def round(
+        self, function: Any, arguments: tuple[Any, ...], most: int | None = None
+    ) -> list[Any]:
+        """As many as go between two waits, and wait for them: what they return, yet to fetch."""
+        self.patience.beat()
+        self._began = time.monotonic()
+        count = self._round if most is None else min(most, self._round)
+        returned = [self._schedule(function, arguments) for _ in range(count)]
+        self._end_of_round()
+        return returned
+
+    def _schedule(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        self._open += 1
+        return self._coordinator.schedule(function, args=arguments)
+
+    def _end_of_round(self) -> None:
+        self.join()
+        if time.monotonic() - self._began < _SHORT:
+            self._round = min(2 * self._round, _ROUND * self._found.size)
 
     def join(self) -> None:
         """Wait until all are done; not longer than the timeout, nor for a server that is gone."""
@@ -97,7 +113,7 @@ class Rested:
 class AsyncLoop(Loop):
     """The loop, which waits for its steps where their results are told or kept."""
 
-    def __init__(self, run: Run, position: Position, steps: Steps, rows: Carried | Shipped) -> None:
+    def __init__(self, run: Run, position: Position, steps: Steps, rows: Any) -> None:
         super().__init__(run, position)
         self._handed, self._rows = steps, rows
 

@@ -75,9 +75,12 @@ class Keeper:
                 found = int(told["micros"]) if told["batch_size"] == batch_size else 1
         return largest(self._place, found)
 
-    def begin(self, kept: Kept, feed: Feed) -> Position:
-        """Where to begin: the variables are set, the same on all workers."""
-        self._data = _told_of(feed, self._options.shuffle)
+    def begin(self, kept: Kept, feed: Feed, **parts: Any) -> Position:
+        """Where to begin: the variables are set, the same on all workers.
+
+        `parts`: more of what decides which rows come at which step.
+        """
+        self._data = _told_of(feed, self._options.shuffle) | parts
         newest = self.newest
         if newest is None:
             level(self._place, kept.lasting())
@@ -88,7 +91,8 @@ class Keeper:
         facts = newest.facts
         self._tell(newest)
         return Position(
-            newest.epoch, newest.step_in_epoch, newest.step, facts["history"], facts["epochs"]
+            *(newest.epoch, newest.step_in_epoch, newest.step),
+            *(facts["history"], facts["epochs"], facts.get("parts")),
         )
 
     def _tell(self, newest: State) -> None:
@@ -130,6 +134,7 @@ class Keeper:
                 "data": self._data,
                 "history": at.history,
                 "epochs": at.epochs,
+                "parts": at.parts,
                 "versions": {"tensorflow": tf.__version__, "keras": keras().__version__},
             }
             everything = {**arrays, **remembered_arrays}

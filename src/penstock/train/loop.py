@@ -44,6 +44,7 @@ class Position:
     step: int = 0  # steps of all that are done
     history: dict[str, list[Any]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
+    parts: list[list[int]] | None = None  # how far workers are that read parts of an epoch
 
 
 @dataclass
@@ -75,14 +76,15 @@ class Loop:
         self._looked = time.monotonic()
         self.seconds = {"train": 0.0, "validate": 0.0, "save": 0.0}
         self.steps_taken = self.rows_taken = 0
-        self._first = (0, 0.0)  # rows and seconds of the first step, which is traced
+        self._first = (0, 0, 0.0)  # steps, rows and seconds at first, when a step is traced
 
     def pace(self, seconds: float) -> tuple[float, float]:
         """Steps and rows a second; without the first step, unless there is no other."""
         train = self.seconds["train"] or seconds
         steps, rows = self.steps_taken, self.rows_taken
-        if steps > 1:
-            steps, rows, train = steps - 1, rows - self._first[0], train - self._first[1]
+        if steps > self._first[0]:
+            first_steps, first_rows, first_seconds = self._first
+            steps, rows, train = steps - first_steps, rows - first_rows, train - first_seconds
         return (steps / train, rows / train) if train > 0 else (0.0, 0.0)
 
     def __call__(self) -> None:
@@ -154,7 +156,7 @@ class Loop:
         at.step += 1
         self.steps_taken += 1
         if self.steps_taken == 1:
-            self._first = (self.rows_taken, seconds)
+            self._first = (1, self.rows_taken, seconds)
 
     def _was_empty(self, rows: Any, before: int) -> bool:
         """Whether nobody had a row for a step, after so many: as long as there are own ones, that

@@ -21,7 +21,7 @@ from penstock.errors import ConfigError
 STRATEGIES = ("auto", "one", "mirrored", "multiworker", "parameter_server")
 REDUCTIONS = ("auto", "nccl", "ring", "hierarchical")
 PRECISIONS = (None, "float32", "mixed_float16", "mixed_bfloat16")
-SHARDS = ("auto", "data", "file", "off")
+SHARDS = ("auto", "data", "file", "off", "chief")
 _PACK_BYTES = 32 << 20
 _FOLDERS = ("checkpoints", "profile")
 _calls: collections.Counter[str] = collections.Counter()  # of `fit`, by the environment's folder

@@ -1,9 +1,10 @@
 """Parameter servers: the weights live on servers, workers change them each in its own time.
 
 All tasks run the same script. In `fit` the chief becomes the coordinator (`coordinating`); workers
-and servers serve it (`serve`) and never come back: they end with the chief.
+and servers serve it (`serve`) and never come back: they end with the chief. What a worker was given
+to train on, it reads itself, where that can be (`reading`, `sharing`).
 
-    chief ──steps, with their rows──▶ worker ──reads weights, sends gradients──▶ server
+    chief ────────steps─────────────▶ worker ──reads weights, sends gradients──▶ server
       ▲ └─────────── again, to another worker, if the first one dies ──┘            │
       └──────────── reads metrics, and weights for checkpoints ─────────────────────┘
 
@@ -16,6 +17,7 @@ newest checkpoint. A server, or all workers, that neither answer nor die are giv
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import time
@@ -23,7 +25,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from penstock.errors import ConfigError, WorkerLost
+from penstock.errors import ConfigError, InputError, WorkerLost
 from penstock.model.runtime import keras, tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
@@ -31,10 +33,14 @@ from penstock.train.history import History
 from penstock.train.nodes import check_address
 from penstock.train.options import Options
 from penstock.train.patience import Patience
+from penstock.train.reading import Reader
 
 _PAUSE = 0.5
 _GONE = 30.0  # seconds without the chief after which those who serve it end
+_PATIENT = ("GRPC_FAIL_FAST", "use_caller")  # a lost task is waited for, or told
 _joined: list[Any] = []  # a process connects to one cluster, once
+_listening: list[tuple[Any, Reader]] = []  # and is one server in it
+_calls = itertools.count()  # of `run`
 
 
 def run(
@@ -52,6 +58,9 @@ def run(
             'strategy="parameter_server" needs a cluster with parameter servers: start the script '
             f"with `penstock train --ps 1 --workers 2`, or set TF_CONFIG; {told}"
         )
+    if found.role == "worker":
+        listen(found).give(data, None if validation_data is None else three(validation_data))
+    first = next(_calls) == 0
     own = model if isinstance(model, keras().Model) else None
     packed = pack(own) if own is not None and found.role == "chief" else None
     late = not _joined  # what TensorFlow has made until now is lost
@@ -62,7 +71,7 @@ def run(
             there = unpack(packed) if packed is not None else built(model)
         _check(there, options, coordinator.strategy, validation_data is not None)
         with training_in(there, options.precision):
-            run = Coordinated(there, coordinator, found, options, patience)
+            run = Coordinated(there, coordinator, found, options, patience, first)
             history = run.trained(data, validation_data, callbacks)
         # What the caller gets lives here, and outlives the servers.
         here = unpack(packed) if packed is not None else built(model)
@@ -77,7 +86,7 @@ def run(
 
 def joined(found: Cluster, timeout: float = 600.0) -> Any:
     """Take this task's place in the cluster. On the chief: the coordinator. Elsewhere: for good."""
-    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost task is waited for, or told
+    os.environ.setdefault(*_PATIENT)
     if found.role != "chief":
         serve(found, timeout)
     if not _joined:
@@ -90,8 +99,11 @@ def joined(found: Cluster, timeout: float = 600.0) -> Any:
     return _joined[0]
 
 
-def serve(found: Cluster, timeout: float) -> NoReturn:
-    """Be a worker or a parameter server, until the chief is gone. Raises if it never comes."""
+def listen(found: Cluster) -> Reader:
+    """Be there for the chief, as a worker or a parameter server, while the script goes on."""
+    if _listening:
+        return _listening[0][1]
+    os.environ.setdefault(*_PATIENT)
     config = tf.compat.v1.ConfigProto()
     # Each worker may hold a thread of every other task while it waits for it.
     config.inter_op_parallelism_threads = max(os.cpu_count() or 1, found.size + 1)
@@ -103,7 +115,21 @@ def serve(found: Cluster, timeout: float) -> NoReturn:
         config=config,
         start=True,
     )
-    assert server is not None
+    reader = Reader(found.index)
+    if found.role == "worker":
+        reader.attach()
+    _listening.append((server, reader))
+    return reader
+
+
+def is_listening() -> bool:
+    """Whether the chief may count on this process."""
+    return bool(_listening)
+
+
+def serve(found: Cluster, timeout: float) -> NoReturn:
+    """Be a worker or a parameter server, until the chief is gone. Raises if it never comes."""
+    listen(found)
     assert found.chief is not None
     seen = False
     since = time.monotonic()
@@ -119,6 +145,17 @@ def serve(found: Cluster, timeout: float) -> NoReturn:
                 f"{found.role} {found.index} waited for it in vain"
             )
         time.sleep(_PAUSE)
+
+
+def three(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample_weight) of what has one, two or three of them."""
+    parts = data if isinstance(data, (tuple, list)) else (data,)
+    if len(parts) > 3:
+        raise InputError(
+            f"expected validation_data of (x, y) or (x, y, sample_weight); got {len(parts)} parts"
+        )
+    x, y, weight = (*parts, None, None)[:3]
+    return x, y, weight
 
 
 def answers(address: str) -> bool:

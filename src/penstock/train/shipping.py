@@ -1,19 +1,21 @@
-"""How the rows of a step reach its worker, with parameter servers.
+"""How the rows of a step reach its worker, with parameter servers, where the chief has them.
 
 Arrays are sent to every worker once (`Shipped`), as a data set of TensorFlow's that lies there: a
 step carries the numbers of its rows, and its worker gathers them. A worker that is lost and comes
-back is sent them again. Whatever has to be read first is read by the chief, and travels with each
-step (`Carried`).
+back is sent them again. What only the chief can read is read there, and travels with each step
+(`Carried`). Whatever workers can read themselves, they do: see `sharing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.model.runtime import tf
 from penstock.train.feed.arrays import RowsFeed
 from penstock.train.feed.tree import packed
+
+Change = Callable[[list[Any]], Any]  # takes a step, with its pieces
 
 _LARGEST = 1 << 30  # bytes of an array that TensorFlow sends in one message
 
@@ -34,9 +36,9 @@ class Carried:
         """What a function on a worker is called with, for some pieces."""
         return (pieces,)
 
-    def pieces(self, pieces: list[Any]) -> list[Any]:
-        """There: `(x, y, sample_weight, count)` of each."""
-        return pieces
+    def run(self, change: Change, pieces: list[Any]) -> Any:
+        """There: take a step on `(x, y, sample_weight, count)` of each."""
+        return change(pieces)
 
 
 class Shipped:
@@ -61,23 +63,24 @@ class Shipped:
         """The worker's own arrays, and which rows of them."""
         return self._iterator, pieces
 
-    def pieces(self, iterator: Any, pieces: list[Any]) -> list[Any]:
+    def run(self, change: Change, iterator: Any, pieces: list[Any]) -> Any:
         """Gathered there, from memory: on a GPU, all rows would have to be there first."""
         with tf.device("CPU:0"):
             arrays = next(iterator)
-            return [
+            gathered = [
                 (
                     *packed(self._feed.example, iter([tf.gather(one, numbers) for one in arrays])),
                     count,
                 )
                 for numbers, count in pieces
             ]
+        return change(gathered)
 
 
-def shipped(feed: Any, coordinator: Any) -> Carried | Shipped:
-    """The better of the two for a feed."""
+def shipped(feed: Any, coordinator: Any) -> Shipped | None:
+    """Arrays, if they can be sent whole."""
     if isinstance(feed, RowsFeed) and feed.in_memory:
         arrays = feed.gather(slice(0, feed.count))
         if all(array.nbytes <= _LARGEST for array in arrays):
             return Shipped(feed, arrays, coordinator)
-    return Carried(feed)
+    return None

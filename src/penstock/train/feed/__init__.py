@@ -8,6 +8,8 @@
 - `padding`: what a worker without rows gets
 - `tree`: arrays as `fit` takes them (alone, in dicts, tuples, lists), checked and flattened
 - `datasets`: `tf.data`, cut anew to global batches; by data or by file
+- `parts`: data of which each worker reads its own part, for parameter servers; `orders`: what is
+  shuffled, in the order of an epoch as often as one likes
 - `sources`: what `penstock.data` opens; `batches`: Python's generators; both by way of `datasets`
 - `mixing`: which rows of a source come in which batch, and what each worker reads of them; pure
 

@@ -46,7 +46,7 @@ class RowsFeed(Feed):
         """Unless each of several workers has arrays of its own."""
         return self.policy != "off" or self.share.workers == 1
 
-    def dataset(self, epoch: int, start_step: int = 0) -> Any:
+    def dataset(self, epoch: int, start_step: int = 0, every: int = 1) -> Any:
         """The pieces of an epoch, from a step on."""
         import tensorflow as tf
 
@@ -63,7 +63,7 @@ class RowsFeed(Feed):
                 part.set_shape((None, *like.shape[1:]))
             return (*packed(self.example, iter(parts)), count)
 
-        (starts, stops), counts = self._left(start_step)
+        (starts, stops), counts = self._left(start_step, every)
         made = tf.data.Dataset.from_tensor_slices((starts, stops, counts)).map(
             piece, num_parallel_calls=min(_THREADS, os.cpu_count() or 1), deterministic=True
         )
@@ -78,10 +78,11 @@ class RowsFeed(Feed):
         for start, stop, count in zip(starts, stops, counts, strict=True):
             yield np.arange(start, stop) if order is None else order[start:stop], int(count)
 
-    def _left(self, start_step: int) -> tuple[Array, Array]:
+    def _left(self, start_step: int, every: int = 1) -> tuple[Array, Array]:
         """This worker's pieces from a step on: where they start and stop, and how many rows count.
         One without rows is the first row."""
-        spans = self.spans()[start_step * self.share.elements :]
+        steps = self.spans().reshape(-1, self.share.elements, 2)
+        spans = steps[start_step::every].reshape(-1, 2)
         counts = (spans[:, 1] - spans[:, 0]).astype(np.int32)
         return np.where(counts[:, None] > 0, spans, (0, 1)).T, counts
 

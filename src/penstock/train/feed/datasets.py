@@ -60,11 +60,13 @@ class DatasetFeed(Feed):
         """Where all read of the same, or there is but one."""
         return self.policy in ("data", "rows") or self.share.workers == 1
 
-    def dataset(self, epoch: int, start_step: int = 0) -> Any:
+    def dataset(self, epoch: int, start_step: int = 0, every: int = 1) -> Any:
         """The pieces of an epoch, from a step on; what comes before may have to be read."""
         share = self.share
         size = share.batch_size if self._reads_all else share.own_rows
         batches = self.read(epoch, start_step * size, size)
+        if every > 1:
+            batches = batches.shard(every, 0)
         whole = share.elements == 1 and not (self._reads_all and share.workers > 1)
         made = batches.map(_counted) if whole else batches.flat_map(self._pieces)
         if self.pads:
@@ -116,15 +118,14 @@ def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
     import tensorflow as tf
 
     _check(dataset)
-    policy, mine = _shared(dataset, share, shard)
-    shuffles = [link for link in _chain(dataset) if type(link).__name__ == "_ShuffleDataset"]
-    unseeded = any(_is_unseeded(link) for link in shuffles)
+    policy, mine = shared(dataset, share, shard)
+    shuffled, unseeded = is_shuffled(dataset), is_unseeded(dataset)
     if policy == "data" and share.workers > 1 and unseeded:
         raise InputError(
             "expected a data set that every worker reads in the same order; got a shuffle without "
             "a seed: pass shuffle(…, seed=…), or shard it yourself and say shard='off'"
         )
-    orders = _Orders(mine) if shuffles else None
+    orders = _Orders(mine) if shuffled else None
 
     def read(epoch: int, start_row: int, size: int) -> Any:
         if start_row and (unseeded or (orders is not None and orders.drawn > epoch)):
@@ -189,7 +190,7 @@ def _split(spans: Any, parts: int) -> Any:
     return tf.reshape(tf.stack([edges[:, :-1], edges[:, 1:]], -1), [-1, 2])
 
 
-def _shared(dataset: Any, share: Share, shard: str) -> tuple[str, Any]:
+def shared(dataset: Any, share: Share, shard: str) -> tuple[str, Any]:
     """How workers share the data set, and what this one reads of it."""
     import tensorflow as tf
 
@@ -197,7 +198,7 @@ def _shared(dataset: Any, share: Share, shard: str) -> tuple[str, Any]:
         return "off", dataset
     if shard == "data" or share.workers == 1:
         return "data", dataset
-    files = max(map(_files, _chain(dataset)), default=0)
+    files = max(map(_files, chain(dataset)), default=0)
     why = f"{files} files" if files else "no list of files"
     if share.batch_size < share.workers:
         why = f"global batches of {share.batch_size}"
@@ -241,11 +242,11 @@ def _check(dataset: Any) -> None:
             )
 
 
-def _chain(dataset: Any) -> Iterator[Any]:
+def chain(dataset: Any) -> Iterator[Any]:
     """A data set and what it is made of."""
     yield dataset
     for source in dataset._inputs():
-        yield from _chain(source)
+        yield from chain(source)
 
 
 def _files(dataset: Any) -> int:
@@ -288,5 +289,15 @@ def _batch_of(dataset: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _is_unseeded(shuffle: Any) -> bool:
-    return int(shuffle._seed) == 0 and int(shuffle._seed2) == 0
+def is_shuffled(dataset: Any) -> bool:
+    """Whether it, or what it is made of, is."""
+    return any(True for _ in _shuffles(dataset))
+
+
+def is_unseeded(dataset: Any) -> bool:
+    """Whether whoever reads it has an order of his own."""
+    return any(int(each._seed) == 0 and int(each._seed2) == 0 for each in _shuffles(dataset))
+
+
+def _shuffles(dataset: Any) -> Iterator[Any]:
+    return (link for link in chain(dataset) if type(link).__name__ == "_ShuffleDataset")

@@ -101,8 +101,11 @@ class Feed(abc.ABC):
         return not self.ends_together or (self.share.workers > 1 and self.rows is None)
 
     @abc.abstractmethod
-    def dataset(self, epoch: int, start_step: int = 0) -> Any:
-        """An epoch's data set from a step on: the same elements, whoever asks again."""
+    def dataset(self, epoch: int, start_step: int = 0, every: int = 1) -> Any:
+        """An epoch's data set from a step on: the same elements, whoever asks again.
+
+        `every`: of so many steps the first alone.
+        """
 
     @property
     def steps(self) -> int | None:

@@ -46,6 +46,7 @@ def feed_for(
     order = seed if shuffle and training else None
     if x is None:
         raise InputError("x: expected data to train on, got nothing")
+    x = made(x)
     if is_dataset(x):
         from penstock.train.feed.datasets import dataset_feed, own_batch
 
@@ -58,7 +59,7 @@ def feed_for(
             'shard="file" is for tf.data sets that read files; '
             f"got a {type(x).__name__}, of which each worker takes its own rows"
         )
-    if isinstance(x, Source) or _is_files(x):
+    if isinstance(x, Source) or is_files(x):
         from penstock.train.feed.sources import roles_of, source_feed
 
         source = open_source(x)
@@ -77,6 +78,16 @@ def feed_for(
         "x: expected arrays, a tf.data.Dataset, a source of penstock.data, files, or something "
         f"that gives batches; got a {type(x).__name__}"
     )
+
+
+def made(x: Any) -> Any:
+    """The data set that a function returns; whatever else it is, as it is."""
+    from penstock.data.tfdata import is_dataset
+
+    if callable(x) and not hasattr(x, "__getitem__"):
+        returned = x()
+        return returned if is_dataset(returned) else x
+    return x
 
 
 def _arrays(x: Any, y: Any, weight: Any, share: Share, seed: int | None, shard: str) -> Feed:
@@ -101,7 +112,8 @@ def _alone(y: Any, weight: Any, what: str) -> None:
         raise InputError(f"{given[0]} comes with x in the elements of {what}; got it apart as well")
 
 
-def _is_files(value: Any) -> bool:
+def is_files(value: Any) -> bool:
+    """Whether it names files."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(isinstance(item, (str, os.PathLike)) for item in value)
     return isinstance(value, (str, os.PathLike))

@@ -2,9 +2,10 @@
 
 TensorFlow must be told before it computes anything: tensors and data sets from before are lost. A
 script cannot know when that is, so the first time that TensorFlow starts its devices, whatever for,
-the task takes its place in the cluster before that. Settings that must come first (logical devices,
-threads) still can. Scripts that never use TensorFlow notice nothing, and those that have set up a
-cluster themselves are left alone.
+the task takes its place in the cluster before that. A worker of parameter servers goes on from
+there: it keeps what `fit` is given, to read it, and serves. Settings that must come first (logical
+devices, threads) still can. Scripts that never use TensorFlow notice nothing, and those that have
+set up a cluster themselves are left alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def main() -> None:
         with open(script, "rb") as file:
             code = compile(file.read(), script, "exec")
         exec(code, module.__dict__)
+        _serve_on()
     except Exception as error:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # without this file's frame
@@ -79,8 +81,19 @@ def _join() -> None:
         return
     if cluster.kind == "multiworker":
         importlib.import_module("penstock.train.strategies").prepare()
+        return
+    servers = importlib.import_module("penstock.train.servers")
+    if cluster.role == "worker":  # goes on until it knows what it is to read
+        servers.listen(cluster)
     else:
-        importlib.import_module("penstock.train.servers").joined(cluster)
+        servers.joined(cluster)
+
+
+def _serve_on() -> None:
+    """A worker whose script was over without `fit` is counted on all the same."""
+    servers = sys.modules.get("penstock.train.servers")
+    if servers is not None and servers.is_listening():
+        servers.joined(importlib.import_module("penstock.train.cluster").found())
 
 
 if __name__ == "__main__":
