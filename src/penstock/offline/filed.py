@@ -7,6 +7,7 @@ else by now, costs no engine.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -22,7 +23,7 @@ from penstock.offline.ending import (
     write_errors,
     write_output,
 )
-from penstock.offline.feed import derived_options, feed_of, open_for, opened
+from penstock.offline.feed import derived_options, feed_of, left_out, open_for, opened
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
@@ -49,6 +50,11 @@ class FiledRun:
         self._model = None if options.engine_name else model_of(model, options.model)
         self._name = str(model) if self._model is None else self._model.name
         self._known = bool(manifest.header)
+        strange = not os.fstat(manifest.descriptor).st_size  # of no job, whatever is there
+        if strange and size_of(place.out) >= 0 and left_out(source, place.own):
+            raise ConfigError(
+                f"{place.out} is there already, and is part of the source: choose another output"
+            )
         other = manifest.header.get("out", place.out)
         if options.job.work and other != place.out:
             raise ConfigError(
@@ -60,7 +66,7 @@ class FiledRun:
 
     def run(self, tell: Tell) -> JobReport:
         """Do what is left to do."""
-        options, manifest = self._options, self._manifest
+        options, manifest, place = self._options, self._manifest, self._place
         with contextlib.ExitStack() as stack:
             header = manifest.header
             served: Served | None = None
@@ -69,7 +75,7 @@ class FiledRun:
                     served_by(options.engine_name, self._name, options.engine_folder)
                 )
             derived = header.get("derived", {})
-            source = open_for(self._what, options.source, derived)
+            source = open_for(self._what, options.source, derived, place.own)
             if header:
                 if source is None:
                     raise another(["input"], manifest.path)
@@ -82,7 +88,7 @@ class FiledRun:
                 served = stack.enter_context(serving(self._model, options.engine, plan))
             if source is None:
                 derived = derived_options(served.spec)
-                source = opened(self._what, {**derived, **options.source})
+                source = opened(self._what, {**derived, **options.source}, place.own)
             return self._work(source, served, derived, tell)
 
     def _work(
@@ -91,8 +97,9 @@ class FiledRun:
         manifest, place, store = self._manifest, self._place, self._place.store()
         settings = self._options.job
         feed = feed_of(source, served.spec, settings, self._options.source.get("key"))
-        batch = served.batch_of(feed.sample(source.signature))
-        size = row_size(source, served, batch)
+        rows = source.only(feed.needs)  # what identifies the input, and cuts it, is all of it
+        batch = served.batch_of(feed.sample(rows.signature))
+        size = row_size(rows, served, batch)
         if manifest.header:
             shape = Cut(**manifest.header["cut"])
             if gone := store.missing(manifest.parts):
@@ -102,8 +109,8 @@ class FiledRun:
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
                 )
         else:
-            batch = fitting(batch, size, source)
-            shape = cut(batch, size, settings.chunk, source.decodes, served.rate)
+            batch = fitting(batch, size, rows)
+            shape = cut(batch, size, settings.chunk, rows.decodes, served.rate)
             if not (settings.restart or self._known or place.shard):
                 check_free(place)
             store.remove()
@@ -121,7 +128,7 @@ class FiledRun:
         store.make()
         manifest.begin_run()
         work = Work(
-            source,
+            rows,
             select(source, settings, shape.batch),
             shape,
             feed,
