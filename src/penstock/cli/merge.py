@@ -19,13 +19,15 @@ from penstock.cli.predict import ROWS_FAILED
 def merge(out: str, work: str, restart: bool, as_json: bool) -> None:
     """Join the shards of OUT that `penstock predict --shard` has written. They stay."""
     from penstock.offline.merge import merge as merged
+    from penstock.offline.report import count_of
 
     done = merged(out, work=work, restart=restart)
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        click.echo(f"{done.written:,} rows of {done.shards} shards written to {done.out}")
+        rows = count_of(done.written)
+        click.echo(f"{rows} of {done.shards} shards written to {done.out}")
         if done.failed:
-            click.echo(f"{done.failed:,} rows failed, in {done.errors}")
+            click.echo(f"{count_of(done.failed)} failed, in {done.errors}")
     if done.failed:
         sys.exit(ROWS_FAILED)

@@ -23,6 +23,7 @@ from penstock.offline.ending import (
     write_errors,
     write_output,
 )
+from penstock.offline.failures import first_of
 from penstock.offline.feed import derived_options, feed_of, left_out, open_for, opened
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
@@ -154,16 +155,20 @@ class FiledRun:
             job.run(monitor, tell)
             taken, began = monitor.seconds, time.monotonic()
             check_rows(job)
+            first = first_of(store.paths(job.parts, ERRORS))
             errors = self._end(job, served, joining)
-        except PenstockError:
+        except PenstockError as error:
+            failed = store.paths(job.parts, ERRORS)
+            if failed:
+                error.add_note(f"the first row that failed: {first_of(failed)}")
             if not place.shard:  # whose failures stay with its parts, until they are merged
-                write_errors(place, store.paths(job.parts, ERRORS))
+                write_errors(place, failed)
             raise
         finally:
             joining.drop()
         return report_of(
             self._name, self._what, self._told, job, monitor, known, taken, starting,
-            time.monotonic() - began, errors, self._notes(),
+            time.monotonic() - began, errors, self._notes(), first,
         )  # fmt: skip
 
     @property
@@ -210,6 +215,7 @@ class FiledRun:
             check_output(place, done)
             place.store().remove()  # what a crash may have left of it
         rows = done["written"] + done["failed"]
+        beside = [place.errors] if done["failed"] and size_of(place.errors) > 0 else []
         return JobReport(
             self._name,
             text_of(self._what),
@@ -223,6 +229,7 @@ class FiledRun:
             0.0,
             kinds=done["kinds"],
             errors=place.errors if done["failed"] and not place.shard else "",
+            first=first_of(beside if not place.shard else ()),
             notes=("everything was done before",),
         )
 

@@ -60,6 +60,7 @@ def _table(report: JobReport) -> str:
         "rows": f"{report.rows:,}",
         "written": f"{report.written:,}",
         "failed": f"{report.failed:,}" + (f" ({kinds})" if kinds else ""),
+        "the first": report.first,
         "done before": f"{report.known:,}",
         "time": f"{report.seconds:.1f} s, and {report.starting:.1f} s to start, "
         f"{report.finishing:.1f} s to finish",
