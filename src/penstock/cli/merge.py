@@ -11,7 +11,7 @@ from penstock.cli.command import Command, json_option, print_json
 from penstock.cli.predict import ROWS_FAILED
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Join the shards of a data set.")
 @click.argument("out")
 @click.option("--work", default="", help="Where the parts are (default: beside the output).")
 @click.option("--restart", is_flag=True, help="Write over an output that is there already.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,9 @@ def _open_files(listing: Listing, format: str, options: Mapping[str, Any]) -> So
     images = given.pop("images", None)
     shared: dict[str, Any] = {name: given.pop(name, None) for name in ("columns", "key")}
     features = features_of(given.pop("features", None))
+    fill = given.get("fill") or {}
+    if not isinstance(fill, Mapping):
+        raise ConfigError(f"fill: expected a dict of name: value, got {fill!r}")
     source: Source = Joined(
         listing,
         _opener(format, listing, given),
@@ -113,10 +116,20 @@ def _open_files(listing: Listing, format: str, options: Mapping[str, Any]) -> So
         options={**given, "features": sorted(features.items())},
         **shared,
     )
+    if shared["columns"] is None and source.rows:  # else not all of them are known
+        _check_names("features", features, source)
+        _check_names("fill", fill, source)
     if images is not None:
         return Decoded(source, _decoder(pictures), images)
     check_options(f"{format} without images=…", (), pictures)
     return source
+
+
+def _check_names(option: str, names: Iterable[str], source: Source) -> None:
+    known = [spec.name for spec in source.signature]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option}: there is no column {name!r}; there are {known}")
 
 
 def _opener(format: str, listing: Listing, given: dict[str, Any]) -> OpenFile:
