@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.errors import InputError
 from penstock.offline.monitor import Progress, Sample
-from penstock.offline.page import page
+from penstock.offline.page import page, rates
 from penstock.offline.report import JobReport, shares_of
 from penstock.offline.stages import Stages, limiting, since, total
 from tests.data.pictures import scene
@@ -111,6 +111,10 @@ def test_the_page_needs_nothing_else():
     assert "decoding limits" in text
 
 
+def test_rates_count_from_what_was_done_before():
+    assert rates(REPORT.samples, REPORT.known) == [40.0, 180.0]
+
+
 def test_a_real_report_can_be_written(x, engine, place):
     reports = []
     progress = []
@@ -152,7 +156,7 @@ def test_rows_are_counted_before_their_part_is_done(place, monkeypatch, kind):
     what, options = (".", {"size": 6}) if kind == "images" else ("x.npy", {})
     told: list[Progress] = []
     report = penstock.predict(
-        model("counted"), what, "y.npy", tell=told.append, max_batch=8, loaders=1, **options
+        model("counted"), what, "y.npy", tell=told.append, max_batch=8, chunk=128, **options
     )
     assert report.plan["part"] >= 64
     rows = [progress.rows for progress in told]
@@ -160,3 +164,4 @@ def test_rows_are_counted_before_their_part_is_done(place, monkeypatch, kind):
     assert len({count for count in rows if 0 < count < 64}) > 1, rows
     assert rows[-1] == 64
     assert any(progress.rate > 0 and progress.left > 0 for progress in told)
+    assert report.seconds - report.samples[-1].at < 0.5, "the page shows all of it"

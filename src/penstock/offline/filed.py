@@ -28,7 +28,7 @@ from penstock.offline.feed import derived_options, feed_of, left_out, open_for, 
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
-from penstock.offline.monitor import Monitor
+from penstock.offline.monitor import Monitor, cores
 from penstock.offline.options import Options
 from penstock.offline.outcome import check_rows, kinds_of, report_of, text_of
 from penstock.offline.parts import DATA, ERRORS, KEYS, Facts
@@ -103,6 +103,7 @@ class FiledRun:
         size = row_size(rows, served, batch)
         if manifest.header:
             shape = Cut(**manifest.header["cut"])
+            selection = select(source, settings, shape.batch)
             if gone := store.missing(manifest.parts):
                 raise ConfigError(f"{gone[0]} is gone: begin anew with restart")
             if batch < shape.batch:
@@ -111,7 +112,9 @@ class FiledRun:
                 )
         else:
             batch = fitting(batch, size, rows)
-            shape = cut(batch, size, settings.chunk, rows.decodes, served.rate)
+            selection = select(source, settings, batch)
+            each = 0 if selection.endless else len(selection) // (settings.loaders or cores())
+            shape = cut(batch, size, settings.chunk, rows.decodes, served.rate, each)
             if not (settings.restart or self._known or place.shard):
                 check_free(place)
             store.remove()
@@ -130,7 +133,7 @@ class FiledRun:
         manifest.begin_run()
         work = Work(
             rows,
-            select(source, settings, shape.batch),
+            selection,
             shape,
             feed,
             settings,
