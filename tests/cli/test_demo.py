@@ -336,6 +336,16 @@ def test_every_figure_is_shown():
     assert "3 processes in place of 8." in text
 
 
+@pytest.mark.parametrize("width", [44, 60, 100])
+def test_a_figure_stays_on_the_line_of_its_bar(width):
+    console = Console(width=width, record=True, force_terminal=False)
+    show(comparison(answers_per_second=2500), console)
+    lines = console.export_text().splitlines()
+    bars = [line for line in lines if line.startswith(("  model.predict, own", "  Penstock, one"))]
+    assert len(bars) == 10
+    assert all(line.rstrip()[-1] in "0123456789sB" for line in bars), bars
+
+
 def test_lines_are_not_too_many(capsys):
     lines = Lines()
     lines.begin("asking", 4.0, "s")

@@ -152,3 +152,27 @@ def test_a_bar_in_a_terminal(shop, rows):
     assert "/100 rows" in text
     assert "device" in text
     assert "limit:" in text
+
+
+def test_what_is_printed_to_a_full_disk_is_an_error_of_one_line(shop, rows):
+    command = shop.command("predict", "shop:double", "x.npy", "--out", "y.npy")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" > /dev/full', "sh", *command],
+        cwd=shop.place, env=shop.environment, stderr=subprocess.PIPE, text=True, timeout=30,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "penstock: error: No space left on device\n")
+    assert np.array_equal(np.load(shop.place / "y.npy"), rows + rows)
+
+
+def test_without_stdin_stdout_and_stderr(shop, rows):
+    command = shop.command("predict", "shop:double", "x.npy", "--out", "y.npy")
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command]
+    assert subprocess.run(closed, cwd=shop.place, env=shop.environment, timeout=30).returncode == 0
+    assert np.array_equal(np.load(shop.place / "y.npy"), rows + rows)
+
+
+def test_too_many_failures_say_what_the_first_was(shop, rows):
+    (shop.place / "picky.py").write_text("def f(x):\n    raise ValueError('never')\n")
+    done = shop.run("predict", "picky:f", "x.npy", "--out", "y.npy", "--max-errors", 5)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "(the first row that failed: 0: ValueError: never)"

@@ -32,6 +32,11 @@ def kill_all(shop):
         until(lambda pid=pid: not is_alive(pid))
 
 
+def test_how_many_workers_there_are_is_told_and_not_how_many_were_asked_for(shop):
+    assert shop.json("up", "shop:double", "--devices", "cpu")["workers"] == 1
+    assert shop.json("up", "shop:double", "--name", "two", "--workers", 2)["workers"] == 2
+
+
 def test_up_use_down(shop):
     up = shop.run("up", "shop:double")
     assert up.returncode == 0, up.stderr

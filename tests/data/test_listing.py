@@ -105,3 +105,26 @@ def test_other_file_systems() -> None:
     assert list_files("memory://listing", _any).fingerprint() != before
     with pytest.raises(InputError, match="no file or folder at memory://nowhere"):
         list_files("memory://nowhere", _any)
+
+
+def test_a_jobs_own_files_are_no_part_of_a_folder(tmp_path: Path) -> None:
+    _touch(tmp_path, "d/1.x", "d/out.x", "d/out.x.parts/1.x", "d/out.x.log.x", "d/out.xx.x")
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    own = [f"{tmp_path}/d/out.x"]
+    for folder in ("d", "link"):
+        for what in (tmp_path / folder, tmp_path / folder / "*.x"):
+            listing = list_files(what, _any, without=own)
+            assert [Path(name).name for name in listing.names] == ["1.x", "out.xx.x"]
+            assert own[0] in listing.left
+        with pytest.raises(InputError, match=r"out\.x is to be read and to be written over"):
+            list_files([tmp_path / folder / "1.x", tmp_path / folder / "out.x"], _any, without=own)
+    (tmp_path / "other.x").symlink_to(tmp_path / "d" / "out.x")
+    with pytest.raises(InputError, match="to be written over"):
+        list_files(tmp_path / "other.x", _any, without=own)
+
+
+def test_nothing_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _touch(tmp_path, "1.x")
+    with pytest.raises(InputError, match="expected a path, got ''"):
+        list_files("", _any)

@@ -187,8 +187,10 @@ def test_names_and_options_are_checked(tmp_path: Path) -> None:
         open_sink("a.xlsx")
     with pytest.raises(ConfigError, match="'xlsx': expected one of parquet, arrow"):
         open_sink("a", format="xlsx")
-    with pytest.raises(ConfigError, match="unexpected keyword argument 'level'"):
+    with pytest.raises(ConfigError, match="parquet: unknown option level; expected key, compress"):
         open_sink("a.parquet", level=3)
+    with pytest.raises(ConfigError, match="npy: unknown option compression; expected key"):
+        open_sink("a.npy", compression="gzip")
     for at, name in enumerate("ab"):
         with (tmp_path / f"{at}.csv").open("wb") as file:
             open_sink("a.csv").write(file, {name: np.arange(2)})

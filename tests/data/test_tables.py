@@ -178,3 +178,25 @@ def test_bad_files_and_names(place: Path, tmp_path: Path) -> None:
         open_source(place, key="c")
     with pytest.raises(ConfigError, match="unknown option delimiter; expected columns, key"):
         open_source(place, delimiter=";")
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv", "t.jsonl"])
+def test_what_is_said_of_columns_that_are_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = pa.table({"a": [1.5, 2.5], "b": [1, 2]})
+    if name == "t.parquet":
+        pq.write_table(table, name)
+    elif name == "t.csv":
+        Path(name).write_text("a,b\n1.5,1\n2.5,2\n")
+    else:
+        Path(name).write_text('{"a": 1.5, "b": 1}\n{"a": 2.5, "b": 2}\n')
+    with pytest.raises(ConfigError, match=r"fill: there is no column 'z'; there are \['a', 'b'\]"):
+        open_source(name, fill={"z": 0})
+    with pytest.raises(ConfigError, match=r"fill: expected a dict of name: value, got \[1\]"):
+        open_source(name, fill=[1])
+    if name != "t.jsonl":  # whose rows need not all have all fields
+        with pytest.raises(ConfigError, match="features: there is no column 'z'"):
+            open_source(name, features={"z": "float32"})
+    assert len(open_source(name, columns=["a"], fill={"b": 0})) == 2

@@ -33,8 +33,9 @@ def _imported(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_worker_says_nothing_and_uses_tensorflow() -> None:
-    done = _imported(PENSTOCK_WORKER="0", KERAS_BACKEND="torch")
+@pytest.mark.parametrize("level", [{}, {"TF_CPP_MIN_LOG_LEVEL": "3"}])
+def test_a_worker_says_nothing_and_uses_tensorflow(level: dict[str, str]) -> None:
+    done = _imported(PENSTOCK_WORKER="0", KERAS_BACKEND="torch", **level)
     assert done.stderr == ""
     assert done.stdout.split() == ["tensorflow", "[]", "SourceFileLoader"]
 

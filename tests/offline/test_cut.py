@@ -40,6 +40,15 @@ def test_parts_suit_the_device_and_decoding():
     assert cut(256, image, chunk=1024, rate=32_000.0).part == 512, "what was asked for holds"
 
 
+def test_few_small_images_are_enough_for_all_loaders():
+    thumbnail = 64 * 64 * 3
+    assert cut(32, thumbnail, singly=True).part > 5000
+    assert cut(32, thumbnail, singly=True, each=750).part == 64, "eight parts for each"
+    assert cut(32, thumbnail, singly=True, each=20).part == 32, "a batch at least"
+    assert cut(32, thumbnail, singly=True, each=10**7).part == cut(32, thumbnail, singly=True).part
+    assert cut(32, thumbnail, chunk=1024, singly=True, each=20).part == 512, "what was asked for"
+
+
 @given(batch=sizes, rows=st.integers(0, 400), count=st.integers(1, 9))
 def test_contiguous_shards_begin_with_a_whole_batch(batch, rows, count):
     source = open_source(np.zeros((rows, 1)))

@@ -107,7 +107,7 @@ def test_parts_of_the_dead_are_done_first_and_only_after_all_that_they_told(cloc
     todo = iter(range(10))
     crew.fill(todo)
     (dead,) = crew._loaders
-    dead.told(dead, {"finished": 0, "rows": 5, "facts": {}, "stages": {}})
+    dead.told(dead, {"finished": 0, "rows": 5, "facts": {}, "stages": {}, "answered": 0})
     dead.told(dead, None)
     crew.fill(todo)
     assert crew._loaders == [dead], "its last words were not heard yet"
@@ -137,7 +137,7 @@ def test_a_row_over_which_two_die_alone_is_left_out(clock):
     def die(row: int | None = None) -> FakeLoader:
         (loader,) = crew._loaders
         if row is not None:
-            loader.told(loader, {"reading": [1, row], "stages": {}})
+            loader.told(loader, {"reading": [1, row], "stages": {}, "answered": 0})
         loader.told(loader, None)
         crew.fill(todo)
         return crew._loaders[0]
@@ -162,8 +162,8 @@ def test_one_that_dies_behind_a_row_that_is_read_blames_none(clock):
     for row in (5, 6, 7):
         crew.fill(todo)
         (loader,) = crew._loaders
-        loader.told(loader, {"reading": [0, row], "stages": {}})
-        loader.told(loader, {"reading": [0, None], "stages": {}})
+        loader.told(loader, {"reading": [0, row], "stages": {}, "answered": 0})
+        loader.told(loader, {"reading": [0, None], "stages": {}, "answered": 0})
         loader.told(loader, None)
     with pytest.raises(WorkerLost, match=r"over part 0$"):
         crew.fill(todo)

@@ -6,13 +6,17 @@ import dataclasses
 import json
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 import penstock
-from penstock.offline.monitor import Sample
-from penstock.offline.page import page
+from penstock.errors import InputError
+from penstock.offline.monitor import Progress, Sample
+from penstock.offline.page import page, rates
 from penstock.offline.report import JobReport, shares_of
 from penstock.offline.stages import Stages, limiting, since, total
+from tests.data.pictures import scene
+from tests.offline.conftest import model
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,19 @@ def test_advice_names_the_stage_and_what_is_idle():
     assert "110 rows in 2.0 s, 55 a second" in str(REPORT)
 
 
+def test_a_short_job_gives_no_advice():
+    report = dataclasses.replace(REPORT, seconds=0.05)
+    assert report.advice == ""
+    assert "waited or worked" not in str(report)
+
+
+def test_one_row_is_no_rows():
+    report = dataclasses.replace(REPORT, rows=2, written=1, failed=1, known=1)
+    assert "1 row written to" in str(report)
+    assert "1 row failed" in str(report)
+    assert "1 row was done before" in str(report)
+
+
 def test_advice_on_reading_is_first_about_parsing():
     report = dataclasses.replace(REPORT, limit="reading")
     assert "faster with a format that need not be parsed" in report.advice
@@ -94,6 +111,10 @@ def test_the_page_needs_nothing_else():
     assert "decoding limits" in text
 
 
+def test_rates_count_from_what_was_done_before():
+    assert rates(REPORT.samples, REPORT.known) == [40.0, 180.0]
+
+
 def test_a_real_report_can_be_written(x, engine, place):
     reports = []
     progress = []
@@ -107,3 +128,40 @@ def test_a_real_report_can_be_written(x, engine, place):
     assert (progress[-1].rows, progress[-1].total) == (1000, 1000)
     reports[0].page(place / "report.html")
     assert "<svg" in (place / "report.html").read_text()
+
+
+def test_the_first_failure_is_told(x, engine, place):
+    x[7, 0] = x[9, 0] = -1
+    np.save("x.npy", x)
+    for _ in range(2):
+        report = penstock.predict("picky", "x.npy", "y.npy", engine=engine)
+        assert report.first == "7: ValueError: a negative row"
+        assert "  7: ValueError: a negative row" in str(report).splitlines()
+    assert "a negative row" in page(report)
+    with pytest.raises(InputError, match="max_errors is 0") as caught:
+        penstock.predict("picky", "x.npy", "z.npy", engine=engine, max_errors=0)
+    (note,) = caught.value.__notes__
+    assert note == "the first row that failed: 7: ValueError: a negative row"
+
+
+@pytest.mark.parametrize("kind", ["arrays", "images"])
+def test_rows_are_counted_before_their_part_is_done(place, monkeypatch, kind):
+    monkeypatch.setenv("OFFLINE_COUNT", "/dev/null")
+    monkeypatch.setenv("OFFLINE_SLEEP", "0.25")
+    if kind == "images":
+        for number in range(64):
+            scene(20, 10).save(f"{number}.png")
+    else:
+        np.save("x.npy", np.ones((64, 3), np.float32))
+    what, options = (".", {"size": 6}) if kind == "images" else ("x.npy", {})
+    told: list[Progress] = []
+    report = penstock.predict(
+        model("counted"), what, "y.npy", tell=told.append, max_batch=8, chunk=128, **options
+    )
+    assert report.plan["part"] >= 64
+    rows = [progress.rows for progress in told]
+    assert rows == sorted(rows)
+    assert len({count for count in rows if 0 < count < 64}) > 1, rows
+    assert rows[-1] == 64
+    assert any(progress.rate > 0 and progress.left > 0 for progress in told)
+    assert report.seconds - report.samples[-1].at < 0.5, "the page shows all of it"

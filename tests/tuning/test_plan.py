@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.tuning import picture
 from penstock.tuning.plan import Plan, plan_of
 
 GB = 1 << 30
@@ -104,6 +105,9 @@ def test_it_is_drawn_and_without_matplotlib_says_how(
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ConfigError, match="cannot be written"):
         _plan().plot(tmp_path / "none" / "plan.png")
+    for see in (_plan().plot, picture.check):
+        with pytest.raises(ConfigError, match=r"plan\.xyz: expected \.png, or one of .*svg"):
+            see(tmp_path / "plan.xyz")
     with pytest.raises(ConfigError, match="nothing to draw"):
         dataclasses.replace(_plan(), sizes=()).plot(tmp_path / "plan.png")
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:

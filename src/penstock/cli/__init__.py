@@ -25,6 +25,8 @@ from __future__ import annotations
 
 def main() -> None:
     """The console script's entry."""
+    from penstock.cli.command import open_standard
     from penstock.cli.group import penstock
 
+    open_standard()
     penstock(prog_name="penstock")

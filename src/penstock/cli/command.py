@@ -7,7 +7,9 @@ traceback, when the error came from another process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -46,17 +48,36 @@ class Command(click.Command):
         except KeyboardInterrupt:
             click.echo("penstock: interrupted", err=True)
             ctx.exit(130)
+        except OSError as error:
+            if error.errno == errno.EPIPE or ctx.meta.get(_VERBOSE, False):
+                raise  # whoever read it has seen enough
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"penstock: error: {where}{error.strerror or error}", err=True)
+            ctx.exit(1)
 
 
 def tell_error(error: PenstockError, verbose: bool = False) -> None:
     """One line on stderr; with `verbose`, the traceback from the other process behind it."""
     text = " ".join(str(error).split()) or type(error).__name__
     click.echo(f"penstock: error: {text}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(f"({note})", err=True)
     if isinstance(error.__cause__, RemoteTraceback):
         if verbose:
             click.echo(str(error.__cause__).rstrip(), err=True)
         else:
             click.echo("(--verbose shows where it was raised)", err=True)
+
+
+def open_standard() -> None:
+    """Open what was closed of stdin, stdout and stderr, to nowhere: else the next file that is
+    opened would take its place, and what is meant for a person would be written into that."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def json_option(what: str) -> Callable[[Decorated], Decorated]:

@@ -27,7 +27,7 @@ class Ended(NamedTuple):
     seconds: float
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="End an engine.")
 @click.argument("name")
 @click.option(
     "--drain",

@@ -11,7 +11,7 @@ from penstock.cli.command import Command, json_option, print_json
 from penstock.cli.predict import ROWS_FAILED
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Join the shards of a data set.")
 @click.argument("out")
 @click.option("--work", default="", help="Where the parts are (default: beside the output).")
 @click.option("--restart", is_flag=True, help="Write over an output that is there already.")
@@ -19,13 +19,15 @@ from penstock.cli.predict import ROWS_FAILED
 def merge(out: str, work: str, restart: bool, as_json: bool) -> None:
     """Join the shards of OUT that `penstock predict --shard` has written. They stay."""
     from penstock.offline.merge import merge as merged
+    from penstock.offline.report import count_of
 
     done = merged(out, work=work, restart=restart)
     if as_json:
         print_json(dataclasses.asdict(done))
     else:
-        click.echo(f"{done.written:,} rows of {done.shards} shards written to {done.out}")
+        rows = count_of(done.written)
+        click.echo(f"{rows} of {done.shards} shards written to {done.out}")
         if done.failed:
-            click.echo(f"{done.failed:,} rows failed, in {done.errors}")
+            click.echo(f"{count_of(done.failed)} failed, in {done.errors}")
     if done.failed:
         sys.exit(ROWS_FAILED)

@@ -84,14 +84,14 @@ def source_options(command: Decorated) -> Decorated:
     return command
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Predict a whole data set, to a file.")
 @click.argument("model")
 @click.argument("source", nargs=-1, required=True)
 @click.option("--out", required=True, help="The file to write: .parquet, .npy, .jsonl, ...")
 @settings_flags(JobSettings)
 @source_options
 @click.option("--engine", default="", help="An engine that runs already; MODEL is one of its own.")
-@settings_flags(Model, leave_out={"source", "name", "weight"})
+@settings_flags(Model, leave_out={"source", "name", "weight", "warm"})
 @settings_flags(EngineConfig, leave_out={"name"})
 @click.option(
     "--report",

@@ -25,7 +25,11 @@ from penstock.errors import ConfigError
 _STARTUP = Path(devices.__file__).parent / "startup"
 
 
-@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.command(
+    cls=Command,
+    short_help="Run a command with a share of a GPU's memory.",
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option(
     "--gpu-memory",
     required=True,

@@ -37,7 +37,7 @@ _LARGE = 60.0
 _STEP = 0.1
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Record what an engine does, and name what limits it.")
 @click.argument("name", required=False)
 @click.option(
     "--seconds",

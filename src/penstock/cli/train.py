@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command(cls=Command, context_settings={"allow_interspersed_args": True})
+@click.command(
+    cls=Command,
+    short_help="Train in several processes, here or on many machines.",
+    context_settings={"allow_interspersed_args": True},
+)
 @click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS...]")
 @click.option(
@@ -186,7 +190,9 @@ def _explain(job: Job, as_json: bool) -> None:
         for index, address in enumerate(named):
             addresses["chief" if role == "chief" else f"{role} {index}"] = address
     by = "this machine" if job.machines == 1 else f"{job.machines} machines ({job.source})"
-    click.echo(f"{some.kind.replace('_', ' ')}, {len(every)} processes on {by}:")
+    click.echo(
+        f"{some.kind.replace('_', ' ')}, {len(every)} process{'es' * (len(every) > 1)} on {by}:"
+    )
     for name, place in every.items():
         where = found[place].name if place in found else f"rank {place.machine}"
         click.echo(f"  {name:<10} {addresses[name]:<22} {where}")

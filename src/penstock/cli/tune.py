@@ -23,7 +23,7 @@ from penstock.tuning.run import Tell
 from penstock.tuning.run import tune as measured
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Find out how a model runs best here.")
 @click.argument("source")
 @settings_flags(Model, leave_out={"source", "name", "weight"})
 @click.option(

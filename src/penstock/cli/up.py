@@ -26,6 +26,7 @@ from penstock.cli.command import (
     spinner,
     terminating_as_interrupt,
 )
+from penstock.cli.enquiry import Enquiry
 from penstock.cli.flags import settings_flags, settings_of
 from penstock.config import EngineConfig, Model, models_of
 from penstock.errors import ConfigError, EngineClosed
@@ -33,10 +34,11 @@ from penstock.errors import ConfigError, EngineClosed
 if TYPE_CHECKING:
     import subprocess
 
+_PATIENCE = 5.0
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Run an engine with some models.")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--name", default="", help="The engine's name (default: the first model's).")
 @settings_flags(Model, leave_out={"source", "name"})
@@ -139,7 +141,7 @@ def _tell_ready(
                 "address": str(address),
                 "log": str(log) if log else None,
                 "models": names,
-                "workers": config.workers,
+                "workers": _workers(address),
                 "seconds": round(seconds, 3),
             }
         )
@@ -158,6 +160,11 @@ def _tell_ready(
     for label, fact in facts.items():
         if fact:
             click.echo(f"  {label:<8} {fact}")
+
+
+def _workers(address: Path) -> int:
+    with Enquiry(address) as conversation:
+        return len(conversation.statistics(_PATIENCE).workers)
 
 
 # ── in the foreground ──────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ does not decode is a failed row.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -164,6 +164,11 @@ class Decoded(Source):
                 pixels[row] = 0
             else:
                 pixels[row] = found
+
+    def only(self, names: Collection[str]) -> Source:
+        """The images, and of the source's other columns these."""
+        source = self._source.only({*names, self._column})
+        return self if source is self._source else self._narrowed(names, _source=source)
 
     def column(self, name: str) -> Array:
         """The source's, where it need not be decoded."""

@@ -7,7 +7,7 @@ those of all; a file that differs is refused when the source is opened, not in t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -104,6 +104,15 @@ class Joined(Source):
         if self._hidden:
             del whole[self._key]
         return chunk_of(start, whole, _concatenated(keys), faults, out, nameless)
+
+    def only(self, names: Collection[str]) -> Source:
+        """Of every file, these columns alone."""
+        kept = tuple(spec for spec in self.signature if spec.name in names)
+        if kept == self.signature:
+            return self
+        hidden = self._by_column and self._key not in names
+        key = tuple(spec for spec in self._all if hidden and spec.name == self._key)
+        return self._narrowed(names, _all=(*kept, *key), _hidden=hidden)
 
     def column(self, name: str) -> Array:
         """One column, without reading the others."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,15 @@ from penstock.data.tfdata import dataset_source, is_dataset
 from penstock.errors import ConfigError, InputError
 
 
-def open_source(what: Any, *, format: str | None = None, **options: Any) -> Source:
+def open_source(
+    what: Any, *, format: str | None = None, without: Sequence[str] = (), **options: Any
+) -> Source:
     """Open a data set for reading.
 
     `what` is a file, a folder, a pattern, a list of these, `@list.txt`, `module:function`, an
     array, a dict of arrays, a `tf.data.Dataset`, or any Python sequence or iterable. `format` is
-    one of `FORMATS`, where suffixes do not tell. The options depend on the format: `docs/data.md`.
+    one of `FORMATS`, where suffixes do not tell. `without` are files that folders and patterns do
+    not mean, as `listing` says. The options depend on the format: `docs/data.md`.
     """
     if isinstance(what, Source):
         check_options(type(what).__name__, (), options)
@@ -54,6 +57,7 @@ def open_source(what: Any, *, format: str | None = None, **options: Any) -> Sour
                 "base": os.getcwd(),
                 "format": format,
                 "options": _jsonable(options),
+                "without": list(without),
             }
         )
     if format is not None:
@@ -64,18 +68,23 @@ def open_source(what: Any, *, format: str | None = None, **options: Any) -> Sour
 def open_described(description: Mapping[str, Any]) -> Source:
     """The source of a description, from any folder."""
     base, options = description["base"], dict(description["options"])
-    source = _open_texts(description["what"], base, description["format"], options)
-    source.description = dict(description)
-    return source
+    without = description.get("without", ())
+    source = _open_texts(description["what"], base, description["format"], options, without)
+    source.description = {name: value for name, value in description.items() if name != "only"}
+    return source.only(description["only"]) if "only" in description else source
 
 
 def _open_texts(
-    what: str | list[str], base: str, format: str | None, options: Mapping[str, Any]
+    what: str | list[str],
+    base: str,
+    format: str | None,
+    options: Mapping[str, Any],
+    without: Sequence[str],
 ) -> Source:
     if isinstance(what, str) and is_factory(what, base):
         return _open_factory(what, base, options)
     suffixes = suffixes_of(format)
-    listing = list_files(what, lambda name: name.lower().endswith(suffixes), base)
+    listing = list_files(what, lambda name: name.lower().endswith(suffixes), base, without)
     if not len(listing):
         raise InputError(
             f"there are no files to read in {what!r}; expected some that end in "
@@ -97,6 +106,9 @@ def _open_files(listing: Listing, format: str, options: Mapping[str, Any]) -> So
     images = given.pop("images", None)
     shared: dict[str, Any] = {name: given.pop(name, None) for name in ("columns", "key")}
     features = features_of(given.pop("features", None))
+    fill = given.get("fill") or {}
+    if not isinstance(fill, Mapping):
+        raise ConfigError(f"fill: expected a dict of name: value, got {fill!r}")
     source: Source = Joined(
         listing,
         _opener(format, listing, given),
@@ -104,10 +116,20 @@ def _open_files(listing: Listing, format: str, options: Mapping[str, Any]) -> So
         options={**given, "features": sorted(features.items())},
         **shared,
     )
+    if shared["columns"] is None and source.rows:  # else not all of them are known
+        _check_names("features", features, source)
+        _check_names("fill", fill, source)
     if images is not None:
         return Decoded(source, _decoder(pictures), images)
     check_options(f"{format} without images=…", (), pictures)
     return source
+
+
+def _check_names(option: str, names: Iterable[str], source: Source) -> None:
+    known = [spec.name for spec in source.signature]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{option}: there is no column {name!r}; there are {known}")
 
 
 def _opener(format: str, listing: Listing, given: dict[str, Any]) -> OpenFile:

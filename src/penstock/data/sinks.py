@@ -8,6 +8,7 @@ whole or not at all is `atomic`'s.
 from __future__ import annotations
 
 import abc
+import inspect
 import os
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
@@ -95,7 +96,10 @@ def open_sink(path: str | os.PathLike[str], *, format: str | None = None, **opti
     if kind not in sinks:
         expected = ", ".join(sinks) if format else ", ".join(SUFFIXES)
         raise ConfigError(f"{format or os.fspath(path)!r}: expected one of {expected}")
-    try:
-        return sinks[kind](**options)
-    except TypeError as error:
-        raise ConfigError(f"{kind}: {error}") from None
+    possible = list(inspect.signature(sinks[kind]).parameters)
+    unknown = [name for name in options if name not in possible]
+    if unknown:
+        raise ConfigError(
+            f"{kind}: unknown option {', '.join(unknown)}; expected {', '.join(possible)}"
+        )
+    return sinks[kind](**options)

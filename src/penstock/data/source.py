@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -59,6 +59,13 @@ class Source(abc.ABC):
         """Keys of rows that cannot be read; their numbers, where only reading tells."""
         return np.arange(start, stop)
 
+    def only(self, names: Collection[str]) -> Source:
+        """The same rows with these columns alone, where others need not be read; else itself.
+
+        What is wrong with a column that nobody wants then makes no row fail.
+        """
+        return self
+
     def costs(self) -> Array | None:
         """What rows cost relative to each other (sizes of files); `None`: all the same."""
         return None
@@ -98,6 +105,14 @@ class Source(abc.ABC):
     def close(self) -> None:
         """Give back what is open. Reading again opens it again."""
         return None
+
+    def _narrowed(self, names: Collection[str], **changed: Any) -> Self:
+        """A copy in which these attributes are others, and which `reopen` opens as such."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **changed)
+        if self.description is not None:
+            other.description = {**self.description, "only": sorted(names)}
+        return other
 
     def __len__(self) -> int:
         if self.rows is None:

@@ -2,8 +2,8 @@
 
 `quieten` sets what TensorFlow reads from the environment, unless the user has set it, and watches
 for the import of `tensorflow`, whoever does it: some of what its libraries write to the standard
-error while they are loaded (that oneDNN is on) no setting turns off. With TF_CPP_MIN_LOG_LEVEL set
-by the user, everything is shown as it comes. `tidy` removes the files that AutoGraph has made.
+error while they are loaded (that oneDNN is on) no setting turns off. With TF_CPP_MIN_LOG_LEVEL=0
+everything is shown as it comes. `tidy` removes the files that AutoGraph has made.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ def quieten() -> None:
         return
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
-    if _LEVEL not in os.environ and "tensorflow" not in sys.modules:
-        os.environ[_LEVEL] = "2"
+    if os.environ.setdefault(_LEVEL, "2") != "0" and "tensorflow" not in sys.modules:
         watch("tensorflow", _quietly)
 
 

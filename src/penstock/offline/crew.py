@@ -35,6 +35,9 @@ class Crew(Protocol):
     def stages(self) -> list[dict[str, float]]:
         """Seconds by stage, of each labour."""
 
+    def answered(self) -> int:
+        """Rows that have their answers, in parts that are not finished."""
+
     def adapt(self, device: float) -> None:
         """The device was busy for that share of the last moment: are there too few?"""
 
@@ -67,6 +70,10 @@ class ThreadCrew:
     def stages(self) -> list[dict[str, float]]:
         """The labour's."""
         return [self._stages.snapshot()]
+
+    def answered(self) -> int:
+        """The labour's."""
+        return self._stages.answered
 
     def adapt(self, device: float) -> None:
         """A second one in the same process would not read faster."""

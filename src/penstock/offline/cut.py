@@ -16,6 +16,7 @@ _PART_ROWS = 16_384
 _PART_BYTES = 64 << 20
 _PART_BATCHES = 8  # at least: a part costs a few writes to the disk
 _PART_SECONDS = 0.3  # and these take a while, in which a fast device must have enough to do
+_PARTS_EACH = 8  # at least, for each of those that decode: one that ends first takes another
 _BLOCK_BYTES = 8 << 20
 
 
@@ -42,16 +43,26 @@ class Cut:
         return {"batch": self.batch, "part": self.part, "block": self.block}
 
 
-def cut(batch: int, row_bytes: int, chunk: int = 0, singly: bool = False, rate: float = 0.0) -> Cut:
+def cut(
+    batch: int,
+    row_bytes: int,
+    chunk: int = 0,
+    singly: bool = False,
+    rate: float = 0.0,
+    each: int = 0,
+) -> Cut:
     """For rows of so many bytes, in and out. `chunk` says how much a crash may cost.
 
     `singly`: rows are decoded one by one, which takes long beside all else: a block of a single
-    batch costs no more, nor does a part, and loaders share few rows more evenly. `rate`: rows a
-    second that the devices can do, as far as that is known.
+    batch costs no more, nor does a part, and loaders share few rows more evenly: `each` is how many
+    there are for each loader, if that is known. `rate`: rows a second that the devices can do, as
+    far as that is known.
     """
     fitting = _PART_BYTES // max(row_bytes, 1)
     least = batch if singly else max(batch * _PART_BATCHES, int(rate * _PART_SECONDS))
     wanted = chunk // PARTS_AHEAD if chunk else min(_PART_ROWS, max(fitting, least))
+    if singly and each and not chunk:
+        wanted = min(wanted, each // _PARTS_EACH)
     part = max(wanted // batch, 1) * batch
     block = max(min(_BLOCK_BYTES // max(row_bytes, 1), part) // batch, 1) * batch
     return Cut(batch, part, batch if singly else block)

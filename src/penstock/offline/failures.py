@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.data.chunk import Failure
+from penstock.data.files import open_binary
 from penstock.errors import InputError, ModelError, NoWorkers, PenstockError, WorkerLost
 
 _KINDS: tuple[tuple[type[PenstockError], str], ...] = (
@@ -16,6 +17,7 @@ _KINDS: tuple[tuple[type[PenstockError], str], ...] = (
     (InputError, "input"),
 )
 _LONGEST = 2000
+_SHOWN = 200
 
 
 def is_of_rows(error: BaseException) -> bool:
@@ -41,6 +43,16 @@ def lines(failures: Iterable[Failure]) -> bytes:
         + b"\n"
         for f in failures
     )
+
+
+def first_of(paths: Iterable[str]) -> str:
+    """The first row in these side files, in few words; "" where there is none."""
+    for path in paths:
+        with open_binary(path) as file:
+            found = json.loads(file.readline())
+        text = " ".join(f"{found['key']}: {found['message']}".split())
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return ""
 
 
 def by_kind(failures: Iterable[Failure]) -> dict[str, int]:

@@ -6,6 +6,7 @@ A `Feed` is plain values, so that it can be sent to a loader.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,11 @@ class Feed:
     columns: tuple[tuple[str, str], ...]
     bare: bool
     keep: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> set[str]:
+        """The columns that must be read."""
+        return {*(name for name, _ in self.columns), *self.keep}
 
     def inputs(self, chunk: Chunk) -> dict[str, Array]:
         """The columns of these rows, as the model wants them."""
@@ -93,25 +99,36 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
 
 
 def open_for(
-    what: Any, options: dict[str, Any], derived: dict[str, Any] | None = None
+    what: Any,
+    options: dict[str, Any],
+    derived: dict[str, Any] | None = None,
+    without: Sequence[str] = (),
 ) -> Source | None:
     """The source; `None` for images of which nobody has said how large they are to be.
 
     `derived`: what an earlier run has found for these. What is said in `options` goes before it.
+    `without`: files that are no part of it.
     """
-    if not _undecided(what, options):
-        return opened(what, options)
-    return opened(what, {**derived, **options}) if derived else None
+    if not _undecided(what, options, without):
+        return opened(what, options, without)
+    return opened(what, {**derived, **options}, without) if derived else None
 
 
-def opened(what: Any, options: dict[str, Any]) -> Source:
+def opened(what: Any, options: dict[str, Any], without: Sequence[str] = ()) -> Source:
     """The source. Raises `InputError` also for what code of the caller's raises in it."""
     try:
-        return open_source(what, **options)
+        return open_source(what, without=without, **options)
     except (PenstockError, OSError, MemoryError):
         raise
     except Exception as error:
         raise InputError(f"the source cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def left_out(what: Any, without: Sequence[str]) -> Sequence[str]:
+    """Which of these files would be part of the source, were they not left out."""
+    if not _is_files(what):
+        return ()
+    return list_files(what, lambda name: True, without=without).left
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:
@@ -127,19 +144,25 @@ def derived_options(spec: ModelSpec) -> dict[str, Any]:
     )
 
 
-def _undecided(what: Any, options: dict[str, Any]) -> bool:
+def _undecided(what: Any, options: dict[str, Any], without: Sequence[str]) -> bool:
     if "size" in options or "decode" in options:
         return False
     if "images" in options:
         return True
-    paths = isinstance(what, (list, tuple)) and what and isinstance(what[0], (str, os.PathLike))
-    if not paths and not isinstance(what, (str, os.PathLike)):
-        return False
-    if isinstance(what, str) and is_factory(what, os.getcwd()):
+    if not _is_files(what):
         return False
     suffixes = suffixes_of(options.get("format"))
-    names = list_files(what, lambda name: name.lower().endswith(suffixes)).names
+    wanted = lambda name: name.lower().endswith(suffixes)  # noqa: E731
+    names = list_files(what, wanted, without=without).names
     return bool(names) and (options.get("format") or told_by_suffix(names)) == "images"
+
+
+def _is_files(what: Any) -> bool:
+    if isinstance(what, (list, tuple)):
+        return bool(what) and isinstance(what[0], (str, os.PathLike))
+    if isinstance(what, str):
+        return not is_factory(what, os.getcwd())
+    return isinstance(what, os.PathLike)
 
 
 def _cast(given: TensorSpec, wanted: TensorSpec) -> str:

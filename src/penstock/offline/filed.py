@@ -7,6 +7,7 @@ else by now, costs no engine.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -22,11 +23,12 @@ from penstock.offline.ending import (
     write_errors,
     write_output,
 )
-from penstock.offline.feed import derived_options, feed_of, open_for, opened
+from penstock.offline.failures import first_of
+from penstock.offline.feed import derived_options, feed_of, left_out, open_for, opened
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
-from penstock.offline.monitor import Monitor
+from penstock.offline.monitor import Monitor, cores
 from penstock.offline.options import Options
 from penstock.offline.outcome import check_rows, kinds_of, report_of, text_of
 from penstock.offline.parts import DATA, ERRORS, KEYS, Facts
@@ -49,6 +51,11 @@ class FiledRun:
         self._model = None if options.engine_name else model_of(model, options.model)
         self._name = str(model) if self._model is None else self._model.name
         self._known = bool(manifest.header)
+        strange = not os.fstat(manifest.descriptor).st_size  # of no job, whatever is there
+        if strange and size_of(place.out) >= 0 and left_out(source, place.own):
+            raise ConfigError(
+                f"{place.out} is there already, and is part of the source: choose another output"
+            )
         other = manifest.header.get("out", place.out)
         if options.job.work and other != place.out:
             raise ConfigError(
@@ -60,7 +67,7 @@ class FiledRun:
 
     def run(self, tell: Tell) -> JobReport:
         """Do what is left to do."""
-        options, manifest = self._options, self._manifest
+        options, manifest, place = self._options, self._manifest, self._place
         with contextlib.ExitStack() as stack:
             header = manifest.header
             served: Served | None = None
@@ -69,7 +76,7 @@ class FiledRun:
                     served_by(options.engine_name, self._name, options.engine_folder)
                 )
             derived = header.get("derived", {})
-            source = open_for(self._what, options.source, derived)
+            source = open_for(self._what, options.source, derived, place.own)
             if header:
                 if source is None:
                     raise another(["input"], manifest.path)
@@ -82,7 +89,7 @@ class FiledRun:
                 served = stack.enter_context(serving(self._model, options.engine, plan))
             if source is None:
                 derived = derived_options(served.spec)
-                source = opened(self._what, {**derived, **options.source})
+                source = opened(self._what, {**derived, **options.source}, place.own)
             return self._work(source, served, derived, tell)
 
     def _work(
@@ -91,10 +98,12 @@ class FiledRun:
         manifest, place, store = self._manifest, self._place, self._place.store()
         settings = self._options.job
         feed = feed_of(source, served.spec, settings, self._options.source.get("key"))
-        batch = served.batch_of(feed.sample(source.signature))
-        size = row_size(source, served, batch)
+        rows = source.only(feed.needs)  # what identifies the input, and cuts it, is all of it
+        batch = served.batch_of(feed.sample(rows.signature))
+        size = row_size(rows, served, batch)
         if manifest.header:
             shape = Cut(**manifest.header["cut"])
+            selection = select(source, settings, shape.batch)
             if gone := store.missing(manifest.parts):
                 raise ConfigError(f"{gone[0]} is gone: begin anew with restart")
             if batch < shape.batch:
@@ -102,8 +111,10 @@ class FiledRun:
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
                 )
         else:
-            batch = fitting(batch, size, source)
-            shape = cut(batch, size, settings.chunk, source.decodes, served.rate)
+            batch = fitting(batch, size, rows)
+            selection = select(source, settings, batch)
+            each = 0 if selection.endless else len(selection) // (settings.loaders or cores())
+            shape = cut(batch, size, settings.chunk, rows.decodes, served.rate, each)
             if not (settings.restart or self._known or place.shard):
                 check_free(place)
             store.remove()
@@ -121,8 +132,8 @@ class FiledRun:
         store.make()
         manifest.begin_run()
         work = Work(
-            source,
-            select(source, settings, shape.batch),
+            rows,
+            selection,
             shape,
             feed,
             settings,
@@ -147,16 +158,20 @@ class FiledRun:
             job.run(monitor, tell)
             taken, began = monitor.seconds, time.monotonic()
             check_rows(job)
+            first = first_of(store.paths(job.parts, ERRORS))
             errors = self._end(job, served, joining)
-        except PenstockError:
+        except PenstockError as error:
+            failed = store.paths(job.parts, ERRORS)
+            if failed:
+                error.add_note(f"the first row that failed: {first_of(failed)}")
             if not place.shard:  # whose failures stay with its parts, until they are merged
-                write_errors(place, store.paths(job.parts, ERRORS))
+                write_errors(place, failed)
             raise
         finally:
             joining.drop()
         return report_of(
             self._name, self._what, self._told, job, monitor, known, taken, starting,
-            time.monotonic() - began, errors, self._notes(),
+            time.monotonic() - began, errors, self._notes(), first,
         )  # fmt: skip
 
     @property
@@ -203,6 +218,7 @@ class FiledRun:
             check_output(place, done)
             place.store().remove()  # what a crash may have left of it
         rows = done["written"] + done["failed"]
+        beside = [place.errors] if done["failed"] and size_of(place.errors) > 0 else []
         return JobReport(
             self._name,
             text_of(self._what),
@@ -216,6 +232,7 @@ class FiledRun:
             0.0,
             kinds=done["kinds"],
             errors=place.errors if done["failed"] and not place.shard else "",
+            first=first_of(beside if not place.shard else ()),
             notes=("everything was done before",),
         )
 

@@ -101,7 +101,7 @@ class Job:
         rows = None if work.selection.endless else len(work.selection)
         self._todo = Todo(self.parts, None if rows is None else work.cut.parts(rows))
         self._total = rows or 0
-        self._known = self.rows
+        self._known = self._shown = self.rows
         self.loaders = 0
         self.spent: dict[str, float] = {}
 
@@ -149,13 +149,20 @@ class Job:
     def _look(self, crew: Crew, monitor: Monitor, tell: Tell, force: bool = False) -> None:
         self.spent = total(crew.stages())
         self.loaders = max(self.loaders, crew.count if isinstance(crew, LoaderCrew) else 0)
-        rows = self.rows
+        rows = self.rows if force else self._far(crew)
         if not monitor.look(rows, self.spent, crew.count, force):
             return
         crew.adapt(monitor.device)
         rate = (rows - self._known) / max(monitor.seconds, 1e-9)
         left = (self._total - rows) / rate if rate and self._total else 0.0
         tell(Progress(rows, self._total, self.failed, rate, left, monitor.device, monitor.limit))
+
+    def _far(self, crew: Crew) -> int:
+        """Rows that are done, also in parts that are not; never fewer than were told before, though
+        a loader that dies takes some with it."""
+        rows = self.rows + crew.answered()
+        self._shown = max(self._shown, min(rows, self._total) if self._total else rows)
+        return self._shown
 
 
 def _crew(work: Work) -> Crew:

@@ -223,6 +223,7 @@ class Labour:
             raise _Stopped
         batch, content = self._window.gather()
         gathered.append(content)
+        self._stages.gathered += len(batch.keys)
         if batch.last:
             with self._stages.timed(FULL):
                 self._put(self._contents, (batch.part, list(gathered)))
@@ -238,6 +239,7 @@ class Labour:
                 facts = self._store.write(part, content)
             rows = len(content.keys) + len(content.failures)
             del item, contents, content
+            self._stages.finished += rows
             self._tell(Finished(part, rows, facts))
 
     def _put(self, to: queue.Queue[Any], item: Any) -> None:

@@ -41,7 +41,8 @@ class News:
 
     def tell(self, **what: Any) -> None:
         """One line."""
-        line = json.dumps({**what, "stages": self._stages.snapshot()}) + "\n"
+        told = {"stages": self._stages.snapshot(), "answered": self._stages.answered}
+        line = json.dumps({**what, **told}) + "\n"
         with self._lock:
             self._file.write(line)
             self._file.flush()

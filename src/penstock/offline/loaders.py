@@ -42,6 +42,7 @@ class Loader:
     def __init__(self, settings: str, lock: int, told: Any) -> None:
         self.open: list[int] = []
         self.stages: dict[str, float] = {}
+        self.answered = 0
         self.reading: tuple[int, int] | None = None  # part and row, where it reads one alone
         orders, self._orders = os.pipe2(os.O_CLOEXEC)
         self._news, news = os.pipe2(os.O_CLOEXEC)
@@ -139,6 +140,10 @@ class LoaderCrew:
         """Of all that there were."""
         return [*self._past, *(loader.stages for loader in self._loaders)]
 
+    def answered(self) -> int:
+        """Of those that there are."""
+        return sum(loader.answered for loader in self._loaders)
+
     def adapt(self, device: float) -> None:
         """One more, while the device idles because all of them are behind."""
         now = time.monotonic()
@@ -177,7 +182,7 @@ class LoaderCrew:
             if not self._closing:
                 self._lost.put(loader)
             return
-        loader.stages = news["stages"]
+        loader.stages, loader.answered = news["stages"], news["answered"]
         if "reading" in news:
             part, row = news["reading"]
             loader.reading = None if row is None else (part, row)

@@ -74,7 +74,8 @@ class Monitor:
             self.device = min(max((busy - self._busy) / passed / self._devices, 0.0), 1.0)
             share = min(max((cpu - self._cpu) / passed / cores(), 0.0), 1.0)
             self.limit = limiting(since(stages, self._stages), self.device) or self.limit
-            self._keep(Sample(now - self._began, rows, self.device, share, loaders, self.limit))
+            sample = Sample(now - self._began, rows, self.device, share, loaders, self.limit)
+            self._keep(sample, self._step / 2 if force else self._step)
         self._at, self._busy, self._cpu, self._stages = now, busy, cpu, dict(stages)
         return True
 
@@ -87,8 +88,8 @@ class Monitor:
         used = (self._cpu_seconds() - self._first_cpu) / max(self.seconds, 1e-9) / cores()
         return min(used, 1.0)
 
-    def _keep(self, sample: Sample) -> None:
-        if sample.at - self._kept < self._step:
+    def _keep(self, sample: Sample, apart: float) -> None:
+        if sample.at - self._kept < apart:
             return
         self._kept = sample.at
         self.samples.append(sample)

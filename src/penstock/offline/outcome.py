@@ -15,7 +15,7 @@ from penstock.offline.stages import limiting
 
 def report_of(
     name: str, what: Any, out: str, job: Job, monitor: Monitor, known: int, taken: float,
-    starting: float, finishing: float, errors: str, notes: tuple[str, ...],
+    starting: float, finishing: float, errors: str, notes: tuple[str, ...], first: str = "",
 ) -> JobReport:  # fmt: skip
     device = monitor.device_share()
     served = job.work.served
@@ -32,6 +32,7 @@ def report_of(
         finishing=finishing,
         kinds=kinds_of(job.parts),
         errors=errors,
+        first=first,
         device=device,
         devices=served.devices,
         cpu=monitor.cpu_share(),

@@ -41,7 +41,7 @@ def page(report: JobReport) -> str:
             "<h2>The stage that limited</h2>",
             _timeline(report.samples),
             "<h2>Rows a second</h2>",
-            _plot(report.samples, _rates(report.samples), "#4c9f70"),
+            _plot(report.samples, rates(report.samples, report.known), "#4c9f70"),
             "<h2>Device and CPU use</h2>",
             _plot(report.samples, [sample.device for sample in report.samples], "#4c9f70",
                   [sample.cpu for sample in report.samples], top=1.0, show=lambda v: f"{v:.0%}"),
@@ -60,6 +60,7 @@ def _table(report: JobReport) -> str:
         "rows": f"{report.rows:,}",
         "written": f"{report.written:,}",
         "failed": f"{report.failed:,}" + (f" ({kinds})" if kinds else ""),
+        "the first": report.first,
         "done before": f"{report.known:,}",
         "time": f"{report.seconds:.1f} s, and {report.starting:.1f} s to start, "
         f"{report.finishing:.1f} s to finish",
@@ -67,7 +68,7 @@ def _table(report: JobReport) -> str:
         "devices": f"{', '.join(report.devices)}: busy {report.device:.0%}",
         "CPU": f"{report.cpu * report.cores:.1f} of {report.cores} cores busy",
         "loaders": f"{report.loaders}",
-        "plan": ", ".join(f"{name} {value}" for name, value in report.plan.items()),
+        "plan": ", ".join(f"{name} {value}" for name, value in report.plan.items() if value != ""),
         "notes": "; ".join(report.notes),
     }
     cells = (
@@ -113,12 +114,13 @@ def _timeline(samples: Sequence[Sample]) -> str:
     return f'<svg width="{_WIDTH}" height="46">{"".join(parts)}{legend}</svg>'
 
 
-def _rates(samples: Sequence[Sample]) -> list[float]:
-    rates, at, rows = [], 0.0, samples[0].rows
+def rates(samples: Sequence[Sample], known: int) -> list[float]:
+    """Rows a second up to each sample, of a job that began with so many."""
+    found, at, rows = [], 0.0, known
     for sample in samples:
-        rates.append((sample.rows - rows) / max(sample.at - at, 1e-9))
+        found.append((sample.rows - rows) / max(sample.at - at, 1e-9))
         at, rows = sample.at, sample.rows
-    return rates
+    return found
 
 
 def _plot(
@@ -140,12 +142,13 @@ def _plot(
         )
         return f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>'
 
+    digits = 0 if last >= 10 else 1
     lines = line(values, colour) + (line(others, "#5b8db8") if others else "")
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}">'
         f'<line x1="{_LEFT}" y1="{_HEIGHT - 20}" x2="{_WIDTH}" y2="{_HEIGHT - 20}" stroke="#bbb"/>'
         f'<text x="0" y="14">{show(top)}</text><text x="0" y="{_HEIGHT - 16}">0</text>'
-        f'<text x="{_WIDTH - 60}" y="{_HEIGHT - 4}">{last:.0f} s</text>{lines}</svg>'
+        f'<text x="{_WIDTH - 60}" y="{_HEIGHT - 4}">{last:.{digits}f} s</text>{lines}</svg>'
     )
 
 

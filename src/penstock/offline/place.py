@@ -58,6 +58,13 @@ class Place:
         """The manifest."""
         return self._beside(_MANIFEST)
 
+    @property
+    def own(self) -> tuple[str, ...]:
+        """What is no part of a source, with all that begins with one of these names and a dot."""
+        beside = str(self.work / os.path.basename(self.out))
+        paths = dict.fromkeys((self.out, beside, self.keys))
+        return tuple(_real(path) if is_local(path) else path for path in paths)
+
     def store(self) -> PartStore:
         """The parts."""
         sink = self.sink if self.whole else open_sink(_LOSSLESS)
@@ -78,6 +85,11 @@ class Place:
     def _beside(self, suffix: str) -> Path:
         shard = f".{self.shard}" if self.shard else ""
         return self.work / f"{os.path.basename(self.out)}{shard}{suffix}"
+
+
+def _real(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def place_of(out: Any, settings: JobSettings, options: dict[str, Any]) -> Place:

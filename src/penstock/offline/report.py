@@ -21,6 +21,7 @@ _ADVICE = {
     s.MAPPING: "the work of map in the model instead, as its postprocess",
     s.SENDING: "smaller rows: copying them takes longer than the model does",
 }
+_TELLING = 0.5  # seconds; what a shorter job spent its time with tells nothing of a longer one
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class JobReport:
     """A finished job.
 
     `rows` are all that it is about: `written` and `failed` together. `known` of them were done by
-    earlier runs. `device` and `cpu` are shares, of this run and of all cores that it may use.
-    `shares` says what the time went by with: waiting for rows (reading, decoding), for the device,
-    for the engine's queue, for the disk (writing), or working (sending, mapping).
+    earlier runs. `first` tells of the first row that failed. `device` and `cpu` are shares, of this
+    run and of all cores that it may use. `shares` says what the time went by with: waiting for rows
+    (reading, decoding), for the device, for the engine's queue, for the disk (writing), or working
+    (sending, mapping).
     """
 
     model: str
@@ -45,6 +47,7 @@ class JobReport:
     finishing: float
     kinds: dict[str, int] = field(default_factory=dict)
     errors: str = ""
+    first: str = ""
     device: float = 0.0
     devices: tuple[str, ...] = ()
     cpu: float = 0.0
@@ -70,7 +73,7 @@ class JobReport:
     @property
     def advice(self) -> str:
         """What limited, and what would make it faster."""
-        if not self.limit or not self.computed:
+        if not self.limit or not self.computed or self.seconds < _TELLING:
             return ""
         idle = "" if self.limit == s.DEVICE else f"device idle {1 - self.device:.0%}: "
         busy = f"{self.cpu * self.cores:.1f} of {self.cores} cores busy"
@@ -90,22 +93,30 @@ class JobReport:
         Path(path).write_text(page(self))
 
     def __str__(self) -> str:
-        lines = [f"{self.written:,} rows written to {self.out}" if self.out else ""]
+        lines = [f"{count_of(self.written)} written to {self.out}" if self.out else ""]
         if self.failed:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.kinds.items()))
             beside = f", in {self.errors}" if self.errors else ""
-            lines.append(f"{self.failed:,} rows failed ({kinds}){beside}")
+            lines.append(f"{count_of(self.failed)} failed ({kinds}){beside}")
+            lines.append(f"  {self.first}" if self.first else "")
         if self.known:
-            lines.append(f"{self.known:,} rows were done before")
+            were = "was" if self.known == 1 else "were"
+            lines.append(f"{count_of(self.known)} {were} done before")
         if self.computed:
             parts = [f"{name} {share:.0%}" for name, share in self.shares.items() if share >= 0.01]
             lines.append(
-                f"{self.computed:,} rows in {self.seconds:.1f} s, {self.rate:,.0f} a second; "
+                f"{count_of(self.computed)} in {self.seconds:.1f} s, {self.rate:,.0f} a second; "
                 f"starting {self.starting:.1f} s, finishing {self.finishing:.1f} s"
             )
-            lines.append(f"waited or worked: {', '.join(parts)}")
+            if self.seconds >= _TELLING:
+                lines.append(f"waited or worked: {', '.join(parts)}")
         lines += [self.advice, *self.notes]
         return "\n".join(line for line in lines if line)
+
+
+def count_of(rows: int) -> str:
+    """`1 row`, `1,000 rows`."""
+    return f"{rows:,} row" + "s" * (rows != 1)
 
 
 def shares_of(spent: dict[str, float], device: float) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Where the time goes: seconds by stage, added up by the threads that spend them.
 
 Of a labour's three threads the middle one, which sends and gathers, tells what limits: it waits for
-rows (`starved`), for answers (`answers`) or for the writer (`full`).
+rows (`starved`), for answers (`answers`) or for the writer (`full`). How far a labour is within its
+parts is counted, too: a part may take minutes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ _BUSY = 0.85  # of the time: then the device itself is the limit
 
 
 class Stages:
-    """Seconds by stage. Each stage is one thread's, so there is no lock."""
+    """Seconds by stage, and rows. Each number is one thread's, so there is no lock."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.gathered = self.finished = 0
+
+    @property
+    def answered(self) -> int:
+        """Rows that have their answers, in parts that are not finished."""
+        return self.gathered - self.finished
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ def check(path: Path) -> None:
     """Raise `ConfigError` if a picture could not be drawn or written there, before it is made."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(_NEEDED)
+    _kind(path)
     folder = path.absolute().parent
     if not folder.is_dir():
         raise ConfigError(f"the plot {path} cannot be written: there is no folder {folder}")
@@ -47,9 +48,20 @@ def draw(plan: Plan, path: Path) -> None:
     precision = plan.precision or "as saved"
     figure.suptitle(f"{plan.model} on {plan.device}: {plan.mode}, {precision}")
     try:
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=120, format=_kind(path))
     except OSError as error:
         raise ConfigError(f"the plot {path} cannot be written: {error.strerror}") from None
+
+
+def _kind(path: Path) -> str:
+    """The kind of file, by its suffix; without one, PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kind = path.suffix.lower().removeprefix(".") or "png"
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if kind not in known:
+        raise ConfigError(f"the plot {path}: expected .png, or one of {', '.join(known)}")
+    return kind
 
 
 def _panel(axes: Any, plan: Plan, title: str, values: list[float]) -> None:

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, PenstockError
 _NEEDED = {"tensorflow": "TensorFlow", "keras": "Keras", "sklearn": "scikit-learn"}
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="See what sharing a model changes, on this machine.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),

@@ -15,6 +15,7 @@ from penstock.cli.quantities import milliseconds, number, size
 _BAR = 32
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LABEL = 26
+_VALUE = 8  # characters that a figure may take, behind its bar
 _STYLES = ("yellow", "magenta", "cyan")
 _FEW = 100  # fewer answers have no 99th percentile
 _ALIKE = 0.05
@@ -46,7 +47,7 @@ def show(comparison: Comparison, console: Console) -> None:
     for figure in FIGURES:
         console.print()
         console.print(Text(figure.title, style="bold"))
-        for line in _bars(figure, comparison.ways):
+        for line in _bars(figure, comparison.ways, console.width):
             console.print(line)
     console.print()
     for sentence in sentences(comparison):
@@ -70,12 +71,13 @@ def _introduction(comparison: Comparison) -> Iterator[str]:
         yield f"{work.note}."
 
 
-def _bars(figure: Figure, ways: tuple[Way, ...]) -> Iterator[Text]:
+def _bars(figure: Figure, ways: tuple[Way, ...], room: int) -> Iterator[Text]:
     values = [figure.value(way) for way in ways]
     longest = max(values) or 1.0
+    width = max(min(_BAR, room - 2 - _LABEL - 1 - _VALUE), 1)
     for way, value, style in zip(ways, values, _STYLES, strict=True):
         line = Text(f"  {way.name:<{_LABEL}}")
-        line.append(bar(value / longest), style)
+        line.append(bar(value / longest, width), style)
         line.append(f" {figure.form(value)}")
         yield line
 

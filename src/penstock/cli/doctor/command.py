@@ -15,7 +15,7 @@ _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.PROBLEM: "red"}
 _NAME = 17
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Look at this machine: what is there, what is missing.")
 @click.option(
     "--deep", is_flag=True, help="Import TensorFlow, too, and run a tiny model (seconds)."
 )

@@ -36,7 +36,7 @@ _LAST_MOMENT = 1.0
 _FIRST = 0.25
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, short_help="Watch an engine.")
 @click.argument("name", required=False)
 @click.option(
     "--interval",
