@@ -33,8 +33,7 @@ def _piece(number: int, slot: Slot[Any], **changes: Any) -> Piece:
 
 
 def _sent(outbox: Outbox) -> list[m.SubmitItem]:
-    items = [m.SubmitItem(*item) for item in m.decode(outbox.message()).items]
-    outbox.clear()
+    items = [m.SubmitItem(*item) for item in m.decode(outbox.take()[0]).items]
     return items
 
 
@@ -101,6 +100,25 @@ def test_nothing_joins_what_was_sent() -> None:
     assert [item.request for item in _sent(outbox)] == [1]
     outbox.add(_piece(2, arena.lease(_SLOT)), 1)  # type: ignore[arg-type]
     assert [(item.request, item.requests) for item in _sent(outbox)] == [(2, 1)]
+
+
+def test_a_series_has_an_end() -> None:
+    arena, outbox = _arena(), Outbox()
+    for number in range(1, 301):
+        outbox.add(_piece(number, arena.lease(512)), 1)  # type: ignore[arg-type]
+    assert [item.requests for item in _sent(outbox)] == [256, 44]
+
+
+def test_what_could_not_be_sent_goes_first() -> None:
+    arena, outbox = _arena(), Outbox()
+    outbox.add(_piece(1, arena.lease(_SLOT)), 1)  # type: ignore[arg-type]
+    outbox.add(_piece(2, arena.lease(_SLOT)), 1)  # type: ignore[arg-type]
+    message, requests = outbox.take()
+    assert outbox.requests == 0
+    outbox.add(_piece(3, arena.lease(_SLOT)), 1)  # type: ignore[arg-type]
+    outbox.give_back(message, requests)
+    assert outbox.requests == 3
+    assert [(item.request, item.requests) for item in _sent(outbox)] == [(1, 2), (3, 1)]
 
 
 def test_a_series_is_answered_request_by_request(monkeypatch: pytest.MonkeyPatch) -> None:

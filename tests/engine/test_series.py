@@ -230,7 +230,57 @@ def test_a_client_that_goes_is_told_nothing_and_its_memory_stays_while_it_is_rea
 def test_the_end_of_the_engine_is_told_to_each(room: Room) -> None:
     client = _asks(room, 6)
     room.core.end_all()
-    assert sorted(room.ends(client)) == [("Failed", _FIRST + n) for n in range(6)]
+    refused = [("Refused", _FIRST + n) for n in (4, 5)]  # no worker has had them
+    assert sorted(room.ends(client)) == [("Failed", _FIRST + n) for n in range(4)] + refused
+
+
+@pytest.mark.parametrize("how", ["answers in parts", "dies"])
+def test_what_workers_say_after_the_end_ends_nothing_twice(room: Room, how: str) -> None:
+    client = _asks(room, 3)
+    (run,) = room.runs()
+    if how == "dies":  # while it runs a suspect
+        room.exit(0)
+        room.step(SECOND)
+        room.load(0)
+        room.step()
+    room.core.close(room.now, 0.0)
+    room.core.end_all()
+    assert len(room.ends(client)) == 3
+    if how == "dies":
+        room.exit(0)
+    else:
+        batch = run.record.batch
+        room.from_worker(0, m.OutputLayout(1, OUTPUT))
+        room.from_worker(0, m.ItemFailed(batch, 0, 0, 2, Kind.MODEL, "no"))
+        room.from_worker(0, m.ItemPart(batch, 0, 2, 1, 1, 1, 4096), room.effects.lend())
+        room.from_worker(0, m.Ran(batch, 0, 3, 1, 1, 1))
+    room.step()
+    assert room.effects.take_clients() == []
+    room.leave()
+
+
+def test_refusals_count_against_what_one_message_may_ask_for(room: Room) -> None:
+    """A message of a few bytes must not make the engine write millions of answers."""
+    client = room.connect()
+    one = {"requests": 256, "deadline": 1, "length": 64, "offset": 0}
+    room.say(client, m.Submit([item(1_000 * n, **one) for n in range(1, 30)]))
+    assert "more than 4096" in room.effects.disconnected[client]
+
+
+def test_many_are_cancelled_by_one_message(room: Room) -> None:
+    _busy(room)
+    client = _asks(room, 3)
+    room.submit(client, 100, requests=256, offset=0, length=64)
+    room.step()
+    even = [(number,) for number in range(100, 356, 2)]
+    before = sum(sent.record.items[0][7] for sent in room.runs())
+    room.effects.take_clients()
+    room.say(client, m.Cancel(even))
+    assert room.core.batcher.requests == room.core.batcher.rows
+    cancelled = [number for how, number in room.ends(client) if how == "Cancelled"]
+    assert set(cancelled) <= {number for (number,) in even}
+    assert len(cancelled) >= 128 - before
+    room.leave()
 
 
 @pytest.mark.parametrize(
@@ -287,6 +337,7 @@ def test_a_model_that_does_not_take_it_refuses_each(room: Room) -> None:
         (lambda: item(2**64 - 1, requests=2), "2 requests"),
         (lambda: item(_FIRST - 1, requests=3), "there already"),
         (lambda: item(_FIRST + 5, requests=0xFFFF, length=1), "bytes"),
+        (lambda: item(_FIRST + 5, requests=257, length=64), "257 requests"),
     ],
 )
 def test_what_is_no_series_ends_the_connection(

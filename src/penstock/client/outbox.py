@@ -39,6 +39,8 @@ class Outbox:
         if (
             slot.place == self._next_place
             and piece.number == self._number
+            and self._first is not None
+            and piece.number - self._first.number < m.LONGEST_SERIES
             and alike == self._alike
             and piece.rows == 1
             and not call.deadline
@@ -52,15 +54,17 @@ class Outbox:
         open_ended = piece.rows == 1 and not call.deadline
         self._next_place = slot.place + slot.size if open_ended else _NOWHERE
 
-    def message(self) -> bytes:
-        """All of them, as the session sends them."""
+    def take(self) -> tuple[bytes, int]:
+        """All of them, as the session sends them, and how many they are. None is left here."""
         self._close()
-        return _SUBMIT + b"".join(self._items)
+        items, self._items = self._items, []
+        requests, self.requests = self.requests, 0
+        return _SUBMIT + b"".join(items), requests
 
-    def clear(self) -> None:
-        """They were sent."""
-        self._items = []
-        self.requests = 0
+    def give_back(self, message: bytes, requests: int) -> None:
+        """What was taken could not be sent now: it goes first next time."""
+        self._items.insert(0, message[len(_SUBMIT) :])
+        self.requests += requests
 
     def _close(self) -> None:
         """No other request joins the last ones."""

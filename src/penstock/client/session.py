@@ -273,12 +273,18 @@ class Session:
     @whole
     def _send_gathered(self) -> None:
         with self.lock:
-            self._send_outbox()
+            if self.closed is None:
+                self._send_outbox()
 
     def _send_outbox(self) -> None:
+        """Send what was gathered; the lock is held. Never twice, wherever this is interrupted."""
         if self._outbox.requests:
-            self._send(self._outbox.message())
-            self._outbox.clear()
+            message, requests = self._outbox.take()
+            try:
+                self._send(message)
+            except Overloaded:
+                self._outbox.give_back(message, requests)
+                raise
 
     def free(self, pieces: list[Piece]) -> None:
         """The requests of these pieces have ended: their slots may be used again."""

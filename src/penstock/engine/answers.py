@@ -1,6 +1,8 @@
 """The last mile of a request: its rows are settled, its terminal message goes to the client.
 
-Every way for a request to end leads through `finish` or `refuse`, so that it ends exactly once.
+A request ends by `done`, as a rule, by `finish`, or by `refuse` before it was queued; those of a
+series by the methods for rows, each once. To a client that is `gone` nothing more is said: it has
+left, or was told that the engine ends.
 """
 
 from __future__ import annotations
@@ -88,24 +90,30 @@ class Answers:
     def done_apart(self, series: Series, part: PartRecord) -> None:
         """A request of a series was answered, in a segment of its own."""
         assert part.rows == 1
+        client = series.client
         for number in self._wanted(series, part.start, 1):
-            client = series.client
             del client.requests[number]
-            self._send_part(client, number, part._replace(start=0))
-            self._done_in_parts(client, number, 1, "done")
+            if not client.gone:
+                self._send_part(client, number, part._replace(start=0))
+                self._done_in_parts(client, number, 1, "done")
         self.close_parts([part])
 
-    def fail_rows(self, series: Series, start: int, rows: int, kind: int, text: str) -> None:
-        """Requests of a series end with an error."""
+    def fail_rows(
+        self, series: Series, start: int, rows: int, kind: int, text: str, ran: bool = True
+    ) -> None:
+        """Requests of a series end with an error; `ran`: a worker has had them."""
+        client = series.client
         for number in self._wanted(series, start, rows):
-            del series.client.requests[number]
-            self._fail(series, number, kind, text)
+            del client.requests[number]
+            if not client.gone:
+                self._fail(client, number, kind, text, ran)
 
     def cancel_rows(self, series: Series, numbers: Sequence[int]) -> None:
         """Requests of a series end because their caller has lost interest."""
         client = series.client
         for number in numbers:
             del client.requests[number]
+            series.dropped.discard(number - series.number)
         if numbers and not client.gone:
             self.ended["cancelled"] += len(numbers)
             for data in m.encode_items(m.Cancelled, (n.to_bytes(8, "little") for n in numbers)):
@@ -116,9 +124,10 @@ class Answers:
         numbers = range(series.number + start, series.number + start + rows)
         if not series.dropped:
             return numbers
-        dropped = [number for number in numbers if number - series.number in series.dropped]
-        self.cancel_rows(series, dropped)
-        return [number for number in numbers if number not in dropped]
+        first, dropped = series.number, series.dropped
+        wanted = [number for number in numbers if number - first not in dropped]
+        self.cancel_rows(series, [number for number in numbers if number - first in dropped])
+        return wanted
 
     def finish(self, request: Request) -> None:
         """Any other end: the rows are settled, or the request was cancelled."""
@@ -178,16 +187,16 @@ class Answers:
 
     def _fail_whole(self, request: Request) -> None:
         _, _, kind, text = request.failures[0]
-        self._fail(request, request.number, kind, text)
+        self._fail(request.client, request.number, kind, text, request.attempts > 0)
 
-    def _fail(self, request: Request, number: int, kind: int, text: str) -> None:
-        if request.attempts:
+    def _fail(self, client: ClientState, number: int, kind: int, text: str, ran: bool) -> None:
+        if ran:
             self.ended["failed"] += 1
             data = m.encode(m.Failed(number, kind, text))
         else:
             self.refused[Kind(kind).name.lower()] += 1
             data = m.encode(m.Refused(number, kind, text))
-        self._effects.to_client(request.client.number, data)
+        self._effects.to_client(client.number, data)
 
     def _answer_in_parts(self, request: Request) -> None:
         client = request.client

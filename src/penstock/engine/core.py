@@ -289,32 +289,24 @@ class Core:
             text = _cannot_be_met(job, now)
         self.fail(job, Kind.DEADLINE, text)
 
-    def cancel_one(self, request: Request, number: int) -> None:
-        """The caller of this request, perhaps one of a series, has lost interest."""
-        if not isinstance(request, Series):
-            self.cancel(request)
-            return
-        row = number - request.number
-        request.dropped.add(row)
-        job = request.waiting_job(row)
-        if job is not None:  # else a worker has it
-            self.batcher.remove(job)
-            for part in self.wanted_of(job):
-                self.batcher.add(part, again=True)
+    def drop(self, series: Series) -> None:
+        """Callers of some of its requests have lost interest: those that wait end now."""
+        for job in list(series.jobs):
+            if job.queued and series.dropped_of(job):
+                self.batcher.replace(job, self.wanted_of(job))
 
     def wanted_of(self, job: Job) -> list[Job]:
-        """A job that will wait again, without the requests that were cancelled: those end here."""
+        """A job that waits, or will again, without what was cancelled of it: that ends here."""
         series = job.owner
         if not isinstance(series, Series):
             return [job]
-        after = job.start + job.rows
-        dropped = sorted(row for row in series.dropped if job.start <= row < after)
+        dropped = series.dropped_of(job)
         if not dropped:
             return [job]
         series.jobs.remove(job)
         parts: list[Job] = []
         start = job.start
-        for row in (*dropped, after):
+        for row in (*dropped, job.start + job.rows):
             if start < row:
                 parts.append(job.part(start, row - start))
             start = row + 1
@@ -337,7 +329,8 @@ class Core:
         """A job that is not queued any more ends with an error."""
         request = job.owner
         if isinstance(request, Series):
-            self.answers.fail_rows(request, job.start, job.rows, kind, text)
+            ran = job.begun or job.suspect
+            self.answers.fail_rows(request, job.start, job.rows, kind, text, ran)
             request.end_rows(job.rows)
         elif request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
             self.answers.finish(request)
@@ -403,6 +396,7 @@ class Core:
             request = job.owner
             segment = request.segment
             request.dispatched()
+            job.begun = True
             segment.use()
             if segment not in worker.mapped:
                 worker.mapped.add(segment)

@@ -133,6 +133,7 @@ class Intake:
         most = core.config.client_requests
         admit = core.admit
         segments, layouts, requests = client.segments, client.layouts, client.requests
+        asked = 0
         for (
             number,
             segment_number,
@@ -160,11 +161,12 @@ class Intake:
             if layout.least_bytes(rows) > input_bytes:
                 raise Malformed(f"request {number}: {rows} rows do not fit {input_bytes} bytes")
             numbers = range(number, number + count)
-            if count != 1 and (not count or rows != 1 or numbers[-1] > m.MOST_REQUESTS):
+            if count != 1 and not _is_series(number, count, rows):
                 raise Malformed(f"request {number} is {count} requests of {rows} rows")
             if not requests.keys().isdisjoint(numbers):
                 raise Malformed(f"request {number} is there already")
-            if len(requests) + count > most:
+            asked += count  # also those that are refused at once, which are not outstanding
+            if len(requests) + count > most or asked > most:
                 raise Malformed(f"more than {most} requests outstanding")
             lane = layout.lane
             if lane is None:
@@ -195,10 +197,16 @@ class Intake:
                 offset += length
 
     def _cancel(self, client: ClientState, record: m.Cancel, _: list[int], now: int) -> None:
+        series: dict[Series, None] = {}
         for (number,) in record.items:
             request = client.requests.get(number)
-            if request is not None:  # else its end is on its way already
-                self._core.cancel_one(request, number)
+            if isinstance(request, Series):
+                request.dropped.add(number - request.number)
+                series[request] = None
+            elif request is not None:  # else its end is on its way already
+                self._core.cancel(request)
+        for each in series:
+            self._core.drop(each)
 
     def _ask(self, client: ClientState, record: m.Ask, _: list[int], now: int) -> None:
         self._core.tell(client, record, now)
@@ -208,6 +216,10 @@ class Intake:
         if not 0 <= seconds <= 1e9:
             raise Malformed(f"a drain of {seconds} seconds")
         self._core.close(now, seconds)
+
+
+def _is_series(number: int, count: int, rows: int) -> bool:
+    return 0 < count <= m.LONGEST_SERIES and rows == 1 and number + count - 1 <= m.HIGHEST_REQUEST
 
 
 def _extent(tensor: TensorSpec) -> int:

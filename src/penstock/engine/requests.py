@@ -153,7 +153,7 @@ class Series(Request):
     """Requests of one row each, in slots next to each other. Row n is request `number + n`.
 
     Those of them that have not ended are in their client's `requests`, each under its number.
-    `dropped` are rows that were cancelled while a worker had them.
+    `dropped` are rows whose callers have lost interest and that have not ended yet.
     """
 
     __slots__ = ("dropped",)
@@ -184,12 +184,11 @@ class Series(Request):
         """As a request's; those that were dropped are not answered."""
         return not self.dropped and super().answered(rows)
 
-    def waiting_job(self, row: int) -> Job | None:
-        """The job in which this row waits; `None` if a worker has it."""
-        for job in self.jobs:
-            if job.queued and job.start <= row < job.start + job.rows:
-                return job
-        return None
+    def dropped_of(self, job: Job) -> list[int]:
+        """The rows of a job in which nobody is interested any more, in order."""
+        if not self.dropped:
+            return []
+        return [row for row in range(job.start, job.start + job.rows) if row in self.dropped]
 
     def end_rows(self, rows: int) -> None:
         """So many more of its requests have been told how they ended."""

@@ -32,8 +32,8 @@ class Segment:
         self.size = size
         self.descriptor = descriptor
         self.state = SegmentState.LIVE
-        self.requests = 0  # requests that lie in it and have not ended
-        self.uses = 0  # those of them that a worker has
+        self.requests = 0  # requests, or series of them, that lie in it and have not ended
+        self.uses = 0  # jobs of theirs that a worker has
 
     def use(self) -> None:
         """A batch in flight reads and writes it."""

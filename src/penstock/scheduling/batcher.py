@@ -133,6 +133,13 @@ class Batcher:
         else:
             self.queue.remove(job)
 
+    def replace(self, job: Job, parts: Sequence[Job]) -> None:
+        """Of a waiting job only these parts are wanted any more; they wait in its place."""
+        if parts:
+            self.queue.replace(job, parts)
+        else:
+            self.remove(job)
+
     def expire(self, now: int) -> Iterator[Job]:
         """Remove and return the waiting jobs whose deadline has passed, or cannot be met."""
         for job in self.queue.due(now):

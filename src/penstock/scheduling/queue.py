@@ -130,6 +130,7 @@ class Job:
     """
 
     __slots__ = (
+        "begun",
         "deadline",
         "fairness",
         "lane",
@@ -167,6 +168,7 @@ class Job:
         self.ticket = 0
         self.suspect = False
         self.queued = False
+        self.begun = False  # a worker has had it
 
     @property
     def requests(self) -> int:
@@ -187,6 +189,7 @@ class Job:
             self.siblings,
         )
         part.sequence = self.sequence
+        part.begun = self.begun
         self.siblings.append(part)
         return part
 
@@ -308,6 +311,29 @@ class Queue:
         level.lines[job.fairness].jobs.remove(job)
         self._left(job, level)
         level.tidy()
+
+    def replace(self, job: Job, parts: Sequence[Job]) -> None:
+        """Of a job that waits only these parts wait on, in its place."""
+        if not parts:
+            self.remove(job)
+            return
+        lane = job.lane
+        level = lane.levels[job.priority]
+        jobs = level.lines[job.fairness].jobs
+        place = jobs.index(job)
+        del jobs[place]
+        job.queued = False
+        for part in reversed(parts):
+            jobs.insert(place, part)
+            part.queued = True
+        fewer = job.rows - sum(part.rows for part in parts)
+        more = len(parts) - 1
+        self.jobs += more
+        level.jobs += more
+        lane.jobs += more
+        self.rows -= fewer
+        lane.rows -= fewer
+        self.requests -= fewer
 
     def lanes(self) -> list[Lane]:
         """The lanes in which something waits, in the order of their turns."""

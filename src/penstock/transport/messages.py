@@ -75,7 +75,8 @@ class Layout(NamedTuple):
 
 
 SUBMIT_ITEM = struct.Struct("<QIIQQQIhIqH")
-MOST_REQUESTS = 0xFFFF_FFFF_FFFF_FFFF  # the highest number that a request may have
+LONGEST_SERIES = 256  # requests
+HIGHEST_REQUEST = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class SubmitItem(NamedTuple):
