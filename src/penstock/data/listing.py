@@ -253,8 +253,8 @@ class _Lister:
         else:
             try:
                 info = system.info(inner)
-            except FileNotFoundError:
-                raise InputError(f"there is no file or folder at {item}") from None
+            except FileNotFoundError as error:
+                raise InputError(_why_not(item, error.__cause__)) from None
             # On the web everything is a file, which is fetched to see whether it is a folder's
             # page.
             if info["type"] != "directory" and (self._wanted(item) or not system.isdir(inner)):
@@ -274,6 +274,17 @@ class _Lister:
                 if not self._leaves(name):
                     found.append((name, facts_of_info(info)))
         yield from _sorted(found)
+
+
+def _why_not(item: str, cause: BaseException | None) -> str:
+    """Why there is no such file: fsspec calls everything that goes wrong on the web so."""
+    status = getattr(cause, "status", None)
+    if not item.startswith(("http://", "https://")) or cause is None or status in (404, 410):
+        return f"there is no file or folder at {item}"
+    host = item.split("/")[2]
+    if status is not None:
+        return f"{item}: {host} answered {status} {getattr(cause, 'message', '')}".rstrip()
+    return f"{item}: {host} did not answer: {str(cause) or type(cause).__name__}"
 
 
 def _facts(name: str, base: str, entry: os.DirEntry[str] | None = None) -> Facts:
