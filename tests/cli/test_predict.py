@@ -50,6 +50,16 @@ def test_rows_that_fail_make_it_end_with_3(shop, rows):
     assert "max_errors is 0" in stopped.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("nofile.keras", "there is no file or folder"), ("nowhere:f", "no module 'nowhere'")],
+)
+def test_a_model_that_cannot_be_loaded_is_told_of_once(shop, rows, source, words):
+    done = shop.run("predict", source, "x.npy", "--out", "y.npy", "--devices", "cpu")
+    assert (done.returncode, words in done.stderr) == (1, True), done.stderr
+    assert "ended" not in done.stderr
+
+
 def test_csv_without_names(shop):
     (shop.place / "x.csv").write_text("1.5,2\n3.5,4\n")
     (shop.place / "m.py").write_text("def f(x):\n    return x['a'] + x['b']\n")

@@ -123,6 +123,12 @@ def test_a_log_that_cannot_be_written(shop):
     assert done.stderr.startswith("penstock: error: the log ")
 
 
+def test_a_folder_that_cannot_be_made(shop):
+    done = shop.run("up", "shop:double", "--folder", "/proc/xx")
+    assert done.returncode == 1
+    assert "the folder /proc/xx cannot be made: No such file or directory" in done.stderr
+
+
 def test_a_name_that_is_taken(shop):
     first = shop.json("up", "shop:double")
     second = shop.run("up", "shop:negate", "--name", "double")

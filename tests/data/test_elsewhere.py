@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,19 @@ def test_a_file_that_is_changed_or_gone_there(tmp_path: Path, web: Server) -> No
     assert open_source([web.url("all.npz")]).fingerprint() != before
     with pytest.raises((InputError, FileNotFoundError), match=r"none\.npz"):
         open_source([web.url("none.npz")])
+
+
+def test_a_host_that_does_not_answer_is_no_missing_file(tmp_path: Path, web: Server) -> None:
+    with pytest.raises(InputError, match=r"there is no file or folder at http://.*none\.npz"):
+        open_source([web.url("none.npz")])
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InputError, match=rf"{host} did not answer: .*Connect call failed"):
+            open_source(f"http://{host}/x.npz")
+    web.refused.add("secret.npz")
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:\d+ answered 403 Forbidden"):
+        open_source([web.url("secret.npz")])
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".npy", ".jsonl", ".tfrecord", ".csv"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Server(ThreadingHTTPServer):
-    """`sent`: bytes of content by path."""
+    """`sent`: bytes of content by path; `refused`: paths that nobody may read."""
 
     daemon_threads = True
 
@@ -19,6 +19,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
         self.sent: dict[str, int] = {}
+        self.refused: set[str] = set()
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -39,6 +40,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, content: bool) -> None:
         path = self.server.folder / self.path.lstrip("/")
+        if self.path.lstrip("/") in self.server.refused:
+            self.send_error(403)
+            return
         if not path.is_file():
             self.send_error(404)
             return

@@ -59,7 +59,8 @@ def test_hidden_cards(two, monkeypatch) -> None:
         (["gpu:0", "GPU-a"], 0, "2 workers for 1 GPU:"),
         (["gpu:0", "cpu"], 4, "2 workers for 1 GPU:"),
         (["gpu:0", "gpu:1"], 1, "2 devices are named for 1 workers"),
-        (["tpu"], 0, "no card is 'tpu'"),
+        (["tpu"], 0, "no card is 'tpu'; expected cpu, gpu:N"),
+        ("tpu", 0, "no card is 'tpu'; expected auto, cpu, gpu, gpu:N"),
         ([], 0, "empty list"),
     ],
 )

@@ -55,6 +55,17 @@ def test_what_is_not_there_is_named(file: Path, tmp_path: Path) -> None:
         resolve("os.absent:f")
 
 
+def test_a_module_that_is_not_there_is_looked_for_in_ones_own_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ModelLoadError, match="no module 'absent_module'") as caught:
+        resolve("absent_module:f")
+    assert f"neither in {tmp_path}" in str(caught.value)
+    assert "site-packages" not in str(caught.value)
+    assert "lib-dynload" not in str(caught.value)
+
+
 def test_whatever_goes_wrong_is_a_load_error_with_its_traceback(tmp_path: Path) -> None:
     broken = tmp_path / "broken_for_source_test.py"
     broken.write_text("raise RuntimeError('while importing')\n")

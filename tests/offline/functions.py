@@ -66,6 +66,14 @@ def held(x):
     return scores(x)
 
 
+def held_after_some(x):
+    """Answers a few batches at once, and more when the gate is open."""
+    with open(os.environ["OFFLINE_GATE"] + ".given", "ab", buffering=0) as file:
+        file.write(b"x")
+        few = file.tell() < 5
+    return scores(x) if few else held(x)
+
+
 def texts(x):
     return np.array([len(row) for row in x.reshape(-1).tolist()], np.int64)
 

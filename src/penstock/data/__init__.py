@@ -3,7 +3,7 @@
 - `chunk`, `source`: what every source gives (`Chunk`) and can do (`Source`)
 - `opening`: `open_source`, which finds the right one for what people write (`formats`, `factories`)
 - `arrays`, `raw`, `images`, `tables`, `commas`, `jsonlines`, `records`, `rows`, `tfdata`: the kinds
-- `joined`: many files of one kind as one source; `listing`, `files`: which files, where they lie
+- `joined`: many files of one kind as one source; `listing`, `names`, `files`: which, and where
 - `features`, `arrow`, `examples`, `lineindex`: from what a format holds to rows of arrays
 - `sinks`, `tablesinks`, `textsinks`, `arraysink`, `recordsink`: the same ways out, part by part
 - `atomic`: files that are there whole or not at all

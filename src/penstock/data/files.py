@@ -57,11 +57,15 @@ def facts_of_info(info: dict[str, Any]) -> Facts:
     return Facts(int(info.get("size") or 0), stamp)
 
 
+def facts_of_status(status: os.stat_result) -> Facts:
+    """What this machine's own file systems say."""
+    return Facts(status.st_size, str(status.st_mtime_ns))
+
+
 def facts(path: str) -> Facts:
     """Of one file. Raises `OSError` where there is none."""
     if is_local(path):
-        status = os.stat(path)
-        return Facts(status.st_size, str(status.st_mtime_ns))
+        return facts_of_status(os.stat(path))
     system, inner = file_system(path)
     return facts_of_info(system.info(inner))
 

@@ -43,8 +43,11 @@ def suffixes_of(format: str | None = None) -> tuple[str, ...]:
 def told_by_suffix(names: Iterable[str]) -> str:
     """The one format that files of these names have."""
     found: dict[str, str] = {}
+    last: tuple[str, ...] = ()
     for name in names:
         lower = name.lower()
+        if lower.endswith(last):  # as the one before: there may be millions
+            continue
         family = next((f for f, suffixes in FORMATS.items() if lower.endswith(suffixes)), "")
         if not family:
             raise InputError(
@@ -52,6 +55,7 @@ def told_by_suffix(names: Iterable[str]) -> str:
                 f"or format=…, one of {', '.join(FORMATS)}"
             )
         found.setdefault(family, name)
+        last = FORMATS[family]
     if len(found) > 1:
         shown = ", ".join(f"{family} ({name})" for family, name in found.items())
         raise InputError(f"expected files of one kind, got {shown}: say which with format=…")

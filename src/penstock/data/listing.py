@@ -7,16 +7,23 @@ Names stay as they were typed, because they become keys; `path` says where to fi
 `without` are places (absolute, links resolved) that are no part of it, nor is what lies beside one
 of them under its name and a dot: a job's own output. They are left out of folders and patterns; to
 name one is an error.
+
+Memory is that of the names, packed (`names`): they are sorted some at a time, and then merged.
 """
 
 from __future__ import annotations
 
 import functools
 import glob
+import hashlib
+import heapq
+import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +34,18 @@ from penstock.data.files import (
     blocks,
     facts,
     facts_of_info,
+    facts_of_status,
     file_system,
     is_local,
     plain,
 )
+from penstock.data.names import Names, Texts
 from penstock.data.source import digest
 from penstock.errors import InputError
 
-_NUMBERS = re.compile(r"(\d+)")
+_NUMBERS = re.compile(r"\d+|/")
+_SORTED_AT_ONCE = 1 << 16
+_ALIGNED = 8
 Found = tuple[str, Facts]
 _BOTH = "{} is to be read and to be written over: choose another output"
 
@@ -42,12 +53,18 @@ _BOTH = "{} is to be read and to be written over: choose another output"
 class Listing:
     """Files in their order, with what is known of each. Compact: there may be millions."""
 
-    def __init__(self, found: Sequence[Found], base: str, left: Sequence[str] = ()) -> None:
+    def __init__(self, found: Iterable[Found], base: str, left: Sequence[str] = ()) -> None:
         self.base = base
         self.left = left  # what `without` left out
-        self.names = [name for name, _ in found]
-        self.sizes: Array = np.array([entry.size for _, entry in found], np.int64)
-        self._stamps = digest("\0".join(entry.stamp for _, entry in found))
+        self.names = Names()
+        sizes = array("q")
+        stamps = hashlib.sha256()
+        for name, entry in found:
+            self.names.append(name)
+            sizes.append(entry.size)
+            stamps.update(entry.stamp.encode() + b"\0")
+        self.sizes: Array = np.frombuffer(sizes, np.int64)
+        self._stamps = stamps.hexdigest()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,7 +75,35 @@ class Listing:
 
     def fingerprint(self) -> str:
         """Changes with a name, a size or a time of writing."""
-        return digest("\0".join(self.names), self.sizes.tobytes(), self._stamps)
+        arrays = (*self.names.arrays(), self.sizes)
+        return digest(*(one.view(np.uint8).data for one in arrays), self._stamps)
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """How another process finds it, without looking for files: as JSON, and this file."""
+        arrays = (*self.names.arrays(), self.sizes)
+        with open(path, "wb") as file:
+            for one in arrays:
+                file.write(one.data)
+                file.write(bytes(-one.nbytes % _ALIGNED))
+        return {
+            "path": str(path),
+            "arrays": [[str(one.dtype), one.nbytes] for one in arrays],
+            "base": self.base,
+            "stamps": self._stamps,
+        }
+
+    @classmethod
+    def load(cls, saved: Mapping[str, Any]) -> Listing:
+        """The inverse of `save`: mapped, so that it takes no memory of its own."""
+        whole = np.memmap(saved["path"], np.uint8, "r").view(np.ndarray)
+        arrays, at = [], 0
+        for dtype, size in saved["arrays"]:
+            arrays.append(whole[at : at + size].view(dtype))
+            at += size + -size % _ALIGNED
+        listing = cls((), saved["base"])
+        *names, listing.sizes = arrays
+        listing.names, listing._stamps = Names.of(names), saved["stamps"]
+        return listing
 
 
 def list_files(
@@ -74,18 +119,58 @@ def list_files(
     if "" in paths:
         raise InputError("expected a path, got ''")
     lister = _Lister(wanted, base, tuple(without))
-    found = [entry for path in paths for entry in lister.expand(path)]
+    found = (entry for path in paths for entry in lister.expand(path))
     return Listing(found, base, lister.left)
 
 
-def natural(name: str) -> tuple[list[str | int], str]:
-    """The key of the natural order: numbers by their size, folders before what they hold."""
-    parts: list[str | int] = []
-    for step in name.split("/"):
-        pieces = _NUMBERS.split(step)
-        parts += [piece if index % 2 == 0 else int(piece) for index, piece in enumerate(pieces)]
-        parts.append(-1)  # texts and numbers take turns throughout, so that keys can be compared
-    return parts, name
+def natural(name: str) -> tuple[str, str]:
+    """The key of the natural order: numbers by their size, folders before what they hold.
+
+    Texts and numbers take turns throughout, so that keys can be compared: a text ends with what is
+    less than any letter; a number begins with how many digits it has, and after a folder with less
+    than that.
+    """
+    return _NUMBERS.sub(_key, name) + "\0\1", name
+
+
+def _key(match: re.Match[str]) -> str:
+    text = match[0]
+    if text == "/":
+        return "\0\1"
+    digits = str(int(text))
+    return f"\0{chr(len(digits) + 1)}{digits}"
+
+
+def _sorted(found: Iterable[Found]) -> Iterator[Found]:
+    """In natural order, each name once."""
+    runs: list[_Run] = []
+    rest = iter(found)
+    while some := list(itertools.islice(rest, _SORTED_AT_ONCE)):
+        some.sort(key=_order)
+        runs.append(_Run(some))
+    before = ""
+    for name, entry in heapq.merge(*runs, key=_order):
+        if name != before:
+            yield name, entry
+        before = name
+
+
+def _order(found: Found) -> tuple[str, str]:
+    return natural(found[0])
+
+
+class _Run:
+    """Some of what was found, packed."""
+
+    def __init__(self, found: Sequence[Found]) -> None:
+        self._names, self._stamps = Names(), Texts()
+        self._sizes = array("q", (entry.size for _, entry in found))
+        for name, entry in found:
+            self._names.append(name)
+            self._stamps.append(entry.stamp)
+
+    def __iter__(self) -> Iterator[Found]:
+        return zip(self._names, map(Facts, self._sizes, self._stamps), strict=True)
 
 
 class _Lister:
@@ -117,19 +202,20 @@ class _Lister:
     def _local(self, item: str) -> Iterator[Found]:
         path = absolute(item, self._base)
         if os.path.isdir(path):
-            found = [(os.path.join(item, name), entry) for name, entry in self._walk(path, "")]
-            yield from sorted(found, key=lambda entry: natural(entry[0]))
+            yield from _sorted(self._walk(path, os.path.join(item, "")))
         elif not os.path.exists(path) and glob.has_magic(item):
-            names = glob.glob(item, root_dir=self._base, recursive=True)
-            names = [name for name in set(names) if not os.path.isdir(absolute(name, self._base))]
-            for name in sorted(names, key=natural):
-                if not self._is_without(absolute(name, self._base)):
-                    yield name, _facts(name, self._base)
+            yield from _sorted(self._matching(item))
         else:
             found_there = _facts(item, self._base)
             if self._is_without(path):
                 raise InputError(_BOTH.format(item))
             yield item, found_there
+
+    def _matching(self, pattern: str) -> Iterator[Found]:
+        for name in glob.iglob(pattern, root_dir=self._base, recursive=True):
+            path = absolute(name, self._base)
+            if not os.path.isdir(path) and not self._is_without(path):
+                yield name, _facts(name, self._base)
 
     def _is_without(self, path: str) -> bool:
         if not self._without:
@@ -156,7 +242,7 @@ class _Lister:
                 if entry.is_dir():
                     yield from self._walk(entry.path, name + "/", (*above, real))
                 elif self._wanted(entry.name):
-                    yield name, _facts(entry.path, "")
+                    yield name, _facts(entry.path, "", entry)
 
     def _remote(self, item: str) -> Iterator[Found]:
         system, inner = file_system(item)
@@ -167,8 +253,8 @@ class _Lister:
         else:
             try:
                 info = system.info(inner)
-            except FileNotFoundError:
-                raise InputError(f"there is no file or folder at {item}") from None
+            except FileNotFoundError as error:
+                raise InputError(_why_not(item, error.__cause__)) from None
             # On the web everything is a file, which is fetched to see whether it is a folder's
             # page.
             if info["type"] != "directory" and (self._wanted(item) or not system.isdir(inner)):
@@ -187,13 +273,24 @@ class _Lister:
                 name = system.unstrip_protocol(path) or scheme + path
                 if not self._leaves(name):
                     found.append((name, facts_of_info(info)))
-        yield from sorted(found, key=lambda entry: natural(entry[0]))
+        yield from _sorted(found)
 
 
-def _facts(name: str, base: str) -> Facts:
+def _why_not(item: str, cause: BaseException | None) -> str:
+    """Why there is no such file: fsspec calls everything that goes wrong on the web so."""
+    status = getattr(cause, "status", None)
+    if not item.startswith(("http://", "https://")) or cause is None or status in (404, 410):
+        return f"there is no file or folder at {item}"
+    host = item.split("/")[2]
+    if status is not None:
+        return f"{item}: {host} answered {status} {getattr(cause, 'message', '')}".rstrip()
+    return f"{item}: {host} did not answer: {str(cause) or type(cause).__name__}"
+
+
+def _facts(name: str, base: str, entry: os.DirEntry[str] | None = None) -> Facts:
     path = absolute(name, base)
     try:
-        return facts(path)
+        return facts(path) if entry is None else facts_of_status(entry.stat())
     except FileNotFoundError:
         what = "a link to nothing" if os.path.islink(path) else "no file or folder"
         raise InputError(f"there is {what} at {name}") from None

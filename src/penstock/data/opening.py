@@ -50,47 +50,60 @@ def open_source(
     if isinstance(what, Source):
         check_options(type(what).__name__, (), options)
         return what
-    if isinstance(what, (str, os.PathLike)) or _is_paths(what):
-        return open_described(
-            {
-                "what": _texts(what),
-                "base": os.getcwd(),
-                "format": format,
-                "options": _jsonable(options),
-                "without": list(without),
-            }
-        )
+    description = described(what, format=format, without=without, **options)
+    if description is not None:
+        return open_described(description)
     if format is not None:
         raise ConfigError(f"format: only for files; got {format!r} for a {type(what).__name__}")
     return _open_object(what, options)
 
 
-def open_described(description: Mapping[str, Any]) -> Source:
-    """The source of a description, from any folder."""
-    base, options = description["base"], dict(description["options"])
-    without = description.get("without", ())
-    source = _open_texts(description["what"], base, description["format"], options, without)
-    source.description = {name: value for name, value in description.items() if name != "only"}
-    return source.only(description["only"]) if "only" in description else source
+def described(
+    what: Any, *, format: str | None = None, without: Sequence[str] = (), **options: Any
+) -> dict[str, Any] | None:
+    """What `open_described` takes, where files or a factory are named; `None` for objects."""
+    if not isinstance(what, (str, os.PathLike)) and not _is_paths(what):
+        return None
+    return {
+        "what": _texts(what),
+        "base": os.getcwd(),
+        "format": format,
+        "options": _jsonable(options),
+        "without": list(without),
+    }
 
 
-def _open_texts(
-    what: str | list[str],
-    base: str,
-    format: str | None,
-    options: Mapping[str, Any],
-    without: Sequence[str],
-) -> Source:
+def list_described(description: Mapping[str, Any]) -> Listing | None:
+    """The files of a description; `None` for a factory."""
+    if "listing" in description:
+        return Listing.load(description["listing"])
+    what, base = description["what"], description["base"]
     if isinstance(what, str) and is_factory(what, base):
-        return _open_factory(what, base, options)
-    suffixes = suffixes_of(format)
-    listing = list_files(what, lambda name: name.lower().endswith(suffixes), base, without)
-    if not len(listing):
+        return None
+    suffixes = suffixes_of(description["format"])
+    without = description.get("without", ())
+    return list_files(what, lambda name: name.lower().endswith(suffixes), base, without)
+
+
+def open_described(description: Mapping[str, Any], listing: Listing | None = None) -> Source:
+    """The source of a description, from any folder. `listing`: its files, if they are known."""
+    what, base, format = description["what"], description["base"], description["format"]
+    options = dict(description["options"])
+    listing = list_described(description) if listing is None else listing
+    if listing is None:
+        source = _open_factory(what, base, options)
+        source.listed = None  # the description is the factory's, whatever it has opened
+    elif len(listing):
+        kind = format or told_by_suffix(listing.names)
+        source = _open_files(listing, kind, options)
+        source.listed = listing if kind == "images" else None
+    else:
         raise InputError(
             f"there are no files to read in {what!r}; expected some that end in "
-            + ", ".join(suffixes)
+            + ", ".join(suffixes_of(format))
         )
-    return _open_files(listing, format or told_by_suffix(listing.names), options)
+    source.description = {name: value for name, value in description.items() if name != "only"}
+    return source.only(description["only"]) if "only" in description else source
 
 
 def _open_files(listing: Listing, format: str, options: Mapping[str, Any]) -> Source:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Collection, Container, Iterator, Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from penstock.data.chunk import Array, Chunk, Failure, Fault
 from penstock.errors import InputError
 from penstock.spec import Signature
+
+if TYPE_CHECKING:
+    from penstock.data.listing import Listing
 
 CHUNK_ROWS = 1024
 
@@ -32,6 +36,7 @@ class Source(abc.ABC):
     decodes = False  # reading it keeps a core busy: worth processes of its own
     together = 1  # rows that one read brings along: worth to be read by the same process
     description: dict[str, Any] | None = None
+    listed: Listing | None = None  # files that are not opened before they are read: many
 
     @property
     @abc.abstractmethod
@@ -101,6 +106,13 @@ class Source(abc.ABC):
                 "file, or name a factory 'module:function' that makes it"
             )
         return self.description
+
+    def hand_over(self, path: Path) -> dict[str, Any]:
+        """As `describe`, for as long as there is this file, to which the names of the files are
+        written, if it has some: whoever reopens it need not look for them, and finds the same."""
+        if self.listed is None:
+            return self.describe()
+        return {**self.describe(), "what": [], "listing": self.listed.save(path)}
 
     def close(self) -> None:
         """Give back what is open. Reading again opens it again."""
@@ -174,7 +186,7 @@ def digest(*parts: object) -> str:
     """A hash of texts, numbers and bytes."""
     whole = hashlib.sha256()
     for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
+        data = part if isinstance(part, (bytes, memoryview)) else repr(part).encode()
         whole.update(len(data).to_bytes(8, "little"))
         whole.update(data)
     return whole.hexdigest()

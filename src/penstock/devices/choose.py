@@ -69,7 +69,8 @@ def resolve(devices: str | Sequence[str] = "auto", workers: int = 0) -> list[Pla
         chosen = chosen[: workers or None]
     else:
         names = [devices] if isinstance(devices, str) else list(devices)
-        chosen = [_named(name, look, seen) for name in names]
+        others = "auto, cpu, gpu, " if isinstance(devices, str) else "cpu, "
+        chosen = [_named(name, look, seen, others) for name in names]
         if not chosen:
             raise ConfigError("devices: an empty list; expected 'auto', 'cpu' or 'gpu:0', ...")
     return _spread(chosen, workers or len(chosen))
@@ -81,14 +82,14 @@ def roomiest(placements: Sequence[Placement]) -> Placement:
     return max(placements, key=lambda placement: left.get(placement.device, 0))
 
 
-def card_named(name: str, look: Survey, seen: Sequence[Card]) -> Card:
-    """The card that is meant, if it may be used."""
+def card_named(name: str, look: Survey, seen: Sequence[Card], others: str = "") -> Card:
+    """The card that is meant, if it may be used. `others`: what else could have been said."""
     card = found.find(look.cards, name)
     if card is None:
         known = ", ".join(map(str, look.cards)) or no_card(look)
         raise ConfigError(
-            f"no card is {name!r}; expected gpu:N (the N-th on the PCI bus, as NVML counts) "
-            f"or the beginning of one card's UUID; there are: {known}"
+            f"no card is {name!r}; expected {others}gpu:N (the N-th on the PCI bus, as NVML "
+            f"counts) or the beginning of one card's UUID; there are: {known}"
         )
     if card not in seen:
         raise ConfigError(
@@ -98,8 +99,8 @@ def card_named(name: str, look: Survey, seen: Sequence[Card]) -> Card:
     return card
 
 
-def _named(name: str, look: Survey, seen: Sequence[Card]) -> Placement:
-    return Placement(CPU) if name == CPU else _on(card_named(name, look, seen))
+def _named(name: str, look: Survey, seen: Sequence[Card], others: str) -> Placement:
+    return Placement(CPU) if name == CPU else _on(card_named(name, look, seen, others))
 
 
 def _on(card: Card) -> Placement:

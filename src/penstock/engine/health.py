@@ -117,6 +117,12 @@ class Health:
             worker.since = now
             self.due = now
 
+    def says_why(self, worker: Worker) -> bool:
+        """Whether the error with which the engine is about to end, or does, tells of its end."""
+        if self._was_ready:
+            return False
+        return worker.load_error is not None or self._core.state[0] == m.STATE_FAILED
+
     def exited(self, worker: Worker, how: str, now: int) -> None:
         """A worker's process is gone, and everything that it had sent was read."""
         core = self._core

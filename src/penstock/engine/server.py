@@ -305,8 +305,9 @@ class Server:
         how = f"{how}; {numbers}" if numbers else how
         worker = self._core.workers[process.index]
         ending = worker.state is WorkerState.ENDING and not worker.kill_reason
+        known = self._core.drain_until is not None or self._core.health.says_why(worker)
         log.log(
-            logging.INFO if self._core.drain_until is not None else logging.WARNING,
+            logging.INFO if known else logging.WARNING,
             "worker %d ended: %s",
             process.index,
             how if ending else worker.kill_reason or how,

@@ -57,9 +57,22 @@ def _module_named(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and name.startswith(error.name):
             raise ModelLoadError(
-                f"there is no module {error.name!r} on the worker's path: {sys.path}"
+                f"there is no module {error.name!r}, neither in {_own_folders()} nor installed"
             ) from error
         raise
+
+
+def _own_folders() -> str:
+    """Where modules are looked for, without what belongs to Python and what is installed."""
+    inside = tuple(os.path.join(place, "lib") for place in (sys.prefix, sys.base_prefix))
+    own = [
+        place
+        for place in dict.fromkeys(os.path.abspath(place) for place in sys.path)
+        if os.path.isdir(place)
+        and not place.startswith(inside)
+        and os.path.basename(place) not in ("site-packages", "dist-packages")
+    ]
+    return ", ".join(own) or "a folder of your own"
 
 
 def _module_at(path: Path) -> ModuleType:

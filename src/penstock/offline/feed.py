@@ -1,11 +1,12 @@
 """From what a source has to what a model takes: which columns, what dtype, images of what size.
 
-A `Feed` is plain values, so that it can be sent to a loader.
+An `Input` is what a job reads, a `Feed` what the model gets of it: plain values, so that it can be
+sent to a loader.
 """
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,9 @@ import numpy as np
 
 from penstock.data import open_source
 from penstock.data.chunk import Array, Chunk
-from penstock.data.factories import is_factory
-from penstock.data.formats import suffixes_of, told_by_suffix
-from penstock.data.listing import list_files
+from penstock.data.formats import told_by_suffix
+from penstock.data.listing import Listing
+from penstock.data.opening import described, list_described, open_described
 from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
 from penstock.offline.settings import JobSettings
@@ -98,37 +99,58 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
     return Feed(tuple(pairs), bare, tuple(settings.keep))
 
 
-def open_for(
-    what: Any,
-    options: dict[str, Any],
-    derived: dict[str, Any] | None = None,
-    without: Sequence[str] = (),
-) -> Source | None:
-    """The source; `None` for images of which nobody has said how large they are to be.
+class Input:
+    """What a job reads. Its files are looked for once, however often they are asked for.
 
-    `derived`: what an earlier run has found for these. What is said in `options` goes before it.
     `without`: files that are no part of it.
     """
-    if not _undecided(what, options, without):
-        return opened(what, options, without)
-    return opened(what, {**derived, **options}, without) if derived else None
 
+    def __init__(self, what: Any, options: dict[str, Any], without: Sequence[str] = ()) -> None:
+        self._what, self._options, self._without = what, options, without
 
-def opened(what: Any, options: dict[str, Any], without: Sequence[str] = ()) -> Source:
-    """The source. Raises `InputError` also for what code of the caller's raises in it."""
-    try:
-        return open_source(what, without=without, **options)
-    except (PenstockError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise InputError(f"the source cannot be opened: {type(error).__name__}: {error}") from error
+    def open(self, derived: dict[str, Any] | None = None) -> Source | None:
+        """The source; `None` for images of which nobody has said how large they are to be.
 
+        `derived`: what was found for these. What is said in options goes before it. Raises
+        `InputError` also for what code of the caller's raises in it.
+        """
+        if not self._undecided:
+            return self._opened(self._options)
+        return self._opened({**derived, **self._options}) if derived else None
 
-def left_out(what: Any, without: Sequence[str]) -> Sequence[str]:
-    """Which of these files would be part of the source, were they not left out."""
-    if not _is_files(what):
-        return ()
-    return list_files(what, lambda name: True, without=without).left
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Which files would be part of the source, were they not left out."""
+        return () if self._listing is None else self._listing.left
+
+    def _opened(self, options: dict[str, Any]) -> Source:
+        try:
+            description = described(self._what, without=self._without, **options)
+            if description is None:
+                return open_source(self._what, **options)
+            return open_described(description, self._listing)
+        except (PenstockError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the source cannot be opened: {type(error).__name__}: {error}"
+            ) from error
+
+    @functools.cached_property
+    def _undecided(self) -> bool:
+        options = self._options
+        if "size" in options or "decode" in options:
+            return False
+        if "images" in options:
+            return True
+        if self._listing is None or not len(self._listing):
+            return False
+        return (options.get("format") or told_by_suffix(self._listing.names)) == "images"
+
+    @functools.cached_property
+    def _listing(self) -> Listing | None:
+        description = described(self._what, without=self._without, **self._options)
+        return None if description is None else list_described(description)
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:
@@ -142,27 +164,6 @@ def derived_options(spec: ModelSpec) -> dict[str, Any]:
     raise InputError(
         "images: the model does not say how large they must be: pass size, or decode=False"
     )
-
-
-def _undecided(what: Any, options: dict[str, Any], without: Sequence[str]) -> bool:
-    if "size" in options or "decode" in options:
-        return False
-    if "images" in options:
-        return True
-    if not _is_files(what):
-        return False
-    suffixes = suffixes_of(options.get("format"))
-    wanted = lambda name: name.lower().endswith(suffixes)  # noqa: E731
-    names = list_files(what, wanted, without=without).names
-    return bool(names) and (options.get("format") or told_by_suffix(names)) == "images"
-
-
-def _is_files(what: Any) -> bool:
-    if isinstance(what, (list, tuple)):
-        return bool(what) and isinstance(what[0], (str, os.PathLike))
-    if isinstance(what, str):
-        return not is_factory(what, os.getcwd())
-    return isinstance(what, os.PathLike)
 
 
 def _cast(given: TensorSpec, wanted: TensorSpec) -> str:

@@ -24,7 +24,7 @@ from penstock.offline.ending import (
     write_output,
 )
 from penstock.offline.failures import first_of
-from penstock.offline.feed import derived_options, feed_of, left_out, open_for, opened
+from penstock.offline.feed import Input, derived_options, feed_of
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
@@ -47,12 +47,13 @@ class FiledRun:
     ) -> None:
         self._what, self._options, self._place = source, options, place
         self._manifest = manifest
+        self._input = Input(source, options.source, place.own)
         self._began = time.monotonic()
         self._model = None if options.engine_name else model_of(model, options.model)
         self._name = str(model) if self._model is None else self._model.name
         self._known = bool(manifest.header)
         strange = not os.fstat(manifest.descriptor).st_size  # of no job, whatever is there
-        if strange and size_of(place.out) >= 0 and left_out(source, place.own):
+        if strange and size_of(place.out) >= 0 and self._input.left_out:
             raise ConfigError(
                 f"{place.out} is there already, and is part of the source: choose another output"
             )
@@ -67,7 +68,7 @@ class FiledRun:
 
     def run(self, tell: Tell) -> JobReport:
         """Do what is left to do."""
-        options, manifest, place = self._options, self._manifest, self._place
+        options, manifest = self._options, self._manifest
         with contextlib.ExitStack() as stack:
             header = manifest.header
             served: Served | None = None
@@ -76,7 +77,7 @@ class FiledRun:
                     served_by(options.engine_name, self._name, options.engine_folder)
                 )
             derived = header.get("derived", {})
-            source = open_for(self._what, options.source, derived, place.own)
+            source = self._input.open(derived)
             if header:
                 if source is None:
                     raise another(["input"], manifest.path)
@@ -89,7 +90,8 @@ class FiledRun:
                 served = stack.enter_context(serving(self._model, options.engine, plan))
             if source is None:
                 derived = derived_options(served.spec)
-                source = opened(self._what, {**derived, **options.source}, place.own)
+                source = self._input.open(derived)
+                assert source is not None
             return self._work(source, served, derived, tell)
 
     def _work(

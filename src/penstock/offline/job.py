@@ -205,7 +205,7 @@ def _loader_settings(work: Work) -> str:
     folder = work.store.folder
     return json.dumps(
         {
-            "source": work.source.describe(),
+            "source": work.source.hand_over(folder / "names"),
             "fingerprint": work.source.fingerprint(),
             "selection": work.selection.save(folder),
             "cut": work.cut.to_json(),

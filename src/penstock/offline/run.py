@@ -11,7 +11,7 @@ from penstock.config import Model
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.cut import cut
 from penstock.offline.ending import empty_columns
-from penstock.offline.feed import derived_options, feed_of, open_for, opened
+from penstock.offline.feed import Input, derived_options, feed_of
 from penstock.offline.filed import FiledRun
 from penstock.offline.job import Job, Tell, Work
 from penstock.offline.manifest import open_manifest
@@ -76,7 +76,8 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
     began = time.monotonic()
     settings = options.job
     with contextlib.ExitStack() as stack:
-        source = open_for(what, options.source)
+        given = Input(what, options.source)
+        source = given.open()
         if options.engine_name:
             served = stack.enter_context(
                 served_by(options.engine_name, str(model), options.engine_folder)
@@ -86,7 +87,8 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
             chosen: Model = model_of(model, options.model)
             served, name = stack.enter_context(serving(chosen, options.engine)), chosen.name
         if source is None:
-            source = opened(what, {**derived_options(served.spec), **options.source})
+            source = given.open(derived_options(served.spec))
+            assert source is not None
         feed = feed_of(source, served.spec, settings, options.source.get("key"))
         selected, source = source, source.only(feed.needs)
         batch = served.batch_of(feed.sample(source.signature))

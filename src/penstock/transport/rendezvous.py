@@ -55,11 +55,15 @@ def address_of(name_or_address: str | os.PathLike[str], folder: str = "") -> Pat
 def prepare_folder(folder: Path, group: str = "") -> None:
     """Make the folder, or refuse one that others could have prepared."""
     gid = group_id(group) if group else None
-    with contextlib.suppress(FileExistsError):
+    try:
         folder.mkdir(mode=0o700, parents=True)
         if gid is not None:
             os.chown(folder, -1, gid)
             folder.chmod(0o750)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"the folder {folder} cannot be made: {error.strerror}") from None
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise ConfigError(f"{folder} is not a folder")
