@@ -4,8 +4,8 @@ The life of a request here, method by method::
 
     take_client ▶ Intake ▶ admit ▶ [queued] ▶ step ▶ _dispatch ▶ [running]
                                                                     │
-    Answers ◀ _settle ◀ _ran ◀ take_worker ◀────────────────────────┘
-                          ◀ Health.exited (its worker died)
+    Answers ◀ Settling ◀ _ran ◀ take_worker ◀───────────────────────┘
+                         ◀ Health.exited (its worker died)
 
 `step` is called after every round of events: expire, supervise, dispatch, flush.
 """
@@ -25,8 +25,9 @@ from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
-from penstock.engine.requests import PartRecord, Request, Series
+from penstock.engine.requests import Request, Series
 from penstock.engine.segments import Segment
+from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
@@ -63,6 +64,7 @@ class Core:
         self.admitted = 0
         self._shares = [Share(model.weight) for model in models]
         self._intake = Intake(self)
+        self._settling = Settling(self)
         self._lanes: weakref.WeakValueDictionary[tuple[int, Signature], Lane] = (
             weakref.WeakValueDictionary()
         )
@@ -443,70 +445,7 @@ class Core:
             self.trace.ran(worker.index, batch, record, began, now)
         for fairness, rows in _by_caller(batch.jobs):
             self.batcher.answered(lane, fairness, rows, now)
-        if record.layout:
-            signature = worker.output_layouts[record.layout]
-            for job in batch.jobs:
-                request = job.owner
-                if request.answered(job.rows):
-                    if request.segment.unuse():
-                        self.release(request.segment)
-                    self.answers.done(request, signature)
-                elif self.came_back(job):
-                    self._settle(job, signature)
-        else:
-            self._settle_in_parts(worker, batch)
-
-    def _settle(self, job: Job, signature: Signature) -> None:
-        request = job.owner
-        if isinstance(request, Series):
-            self.answers.done_rows(request, job.start, job.rows, signature)
-            request.end_rows(job.rows)
-            return
-        request.parts.append(PartRecord(job.start, job.rows, signature, 0, -1))
-        if request.settled(job.rows):
-            self.answers.finish(request)
-
-    def _settle_in_parts(self, worker: Worker, batch: Batch) -> None:
-        outcomes: list[list[tuple[Any, int]]] = [[] for _ in batch.jobs]
-        for outcome, descriptor in batch.outcomes:
-            outcomes[outcome.item].append((outcome, descriptor))
-        for job, own in zip(batch.jobs, outcomes, strict=True):
-            request = job.owner
-            wanted = self.came_back(job)
-            over = wanted and request.rows == 0 and not own
-            for outcome, descriptor in own:
-                if not wanted:
-                    if descriptor >= 0:
-                        self.effects.close(descriptor)
-                elif isinstance(request, Series):
-                    self._settle_rows(worker, request, outcome, descriptor)
-                elif isinstance(outcome, m.ItemFailed):
-                    over = request.fail_rows(
-                        outcome.start, outcome.rows, outcome.kind, outcome.text
-                    )
-                else:
-                    signature = worker.output_layouts[outcome.layout]
-                    request.parts.append(
-                        PartRecord(outcome.start, outcome.rows, signature, outcome.size, descriptor)
-                    )
-                    over = request.settled(outcome.rows)
-            if over:
-                self.answers.finish(request)
-
-    def _settle_rows(self, worker: Worker, series: Series, outcome: Any, descriptor: int) -> None:
-        """What became of some requests of a series."""
-        start, rows = outcome.start, outcome.rows
-        if isinstance(outcome, m.ItemFailed):
-            self.answers.fail_rows(series, start, rows, outcome.kind, outcome.text)
-        elif descriptor < 0:
-            signature = worker.output_layouts[outcome.layout]
-            self.answers.done_rows(series, start, rows, signature)
-        else:
-            signature = worker.output_layouts[outcome.layout]
-            self.answers.done_apart(
-                series, PartRecord(start, rows, signature, outcome.size, descriptor)
-            )
-        series.end_rows(rows)
+        self._settling.batch_ran(worker, batch, record.layout)
 
 
 def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:
