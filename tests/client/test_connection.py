@@ -19,7 +19,7 @@ import penstock
 from penstock.client.client import Client
 from penstock.errors import ConfigError, EngineClosed, ModelLoadError
 from penstock.transport import messages as m
-from penstock.transport import rendezvous
+from penstock.transport import rendezvous, wire
 from tests.client.conftest import FUNCTIONS, model
 from tests.client.gate import Gate
 from tests.conditions import descriptors, is_alive, until
@@ -278,9 +278,9 @@ def _answering(listener: socket.socket, *messages: bytes) -> threading.Thread:
     return thread
 
 
-_WELCOME = m.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1))
-_CARD = m.encode(m.ModelCard(0, 4, 1, "f"))
-_READY = m.encode(m.State(m.STATE_READY, 0, ""))
+_WELCOME = wire.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1))
+_CARD = wire.encode(m.ModelCard(0, 4, 1, "f"))
+_READY = wire.encode(m.State(m.STATE_READY, 0, ""))
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ _READY = m.encode(m.State(m.STATE_READY, 0, ""))
         ((), "gone|no engine|does not answer"),
         ((b"\xff\xff garbage",), "protocol|does not answer"),
         ((bytes(100_000),), "protocol|does not answer"),
-        ((m.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|does not answer"),
-        ((_WELCOME, m.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
-        ((_WELCOME, m.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),
+        ((wire.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|does not answer"),
+        ((_WELCOME, wire.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
+        ((_WELCOME, wire.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),
     ],
 )
 def test_what_answers_otherwise_is_no_engine(
@@ -313,7 +313,7 @@ def test_why_one_was_rejected_is_told(impostor: tuple[Path, socket.socket]) -> N
 
     def serve() -> None:
         sock, _ = listener.accept()
-        sock.send(m.encode(m.Rejected("not for you")))
+        sock.send(wire.encode(m.Rejected("not for you")))
         sock.close()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -326,13 +326,13 @@ def test_why_one_was_rejected_is_told(impostor: tuple[Path, socket.socket]) -> N
 @pytest.mark.parametrize(
     "lie",
     [
-        m.encode(m.Done([(99, 1)])),
-        m.encode(m.Done([(1, 77)])),
-        m.encode(m.Failed(99, 1, "x")),
-        m.encode(m.Cancelled([(99,)])),
-        m.encode(m.Part(1, 0, 1, 55, 0, 0)),
-        m.encode(m.Answer(12345, 1, b"{}")),
-        m.encode(m.CardTensors(9, 0, (penstock.TensorSpec("int8"),))),
+        wire.encode(m.Done([(99, 1)])),
+        wire.encode(m.Done([(1, 77)])),
+        wire.encode(m.Failed(99, 1, "x")),
+        wire.encode(m.Cancelled([(99,)])),
+        wire.encode(m.Part(1, 0, 1, 55, 0, 0)),
+        wire.encode(m.Answer(12345, 1, b"{}")),
+        wire.encode(m.CardTensors(9, 0, (penstock.TensorSpec("int8"),))),
         b"\x1b\x01",
     ],
 )
@@ -352,7 +352,7 @@ def test_an_engine_that_lies_ends_the_connection_not_the_caller(
                 continue
             sock.send(lie)
             if lie[0] == 25:
-                sock.send(m.encode(m.Done([(1, 0)])))
+                sock.send(wire.encode(m.Done([(1, 0)])))
 
     client = Client(path, wait=5)
     thread = threading.Thread(target=serve, daemon=True)
@@ -378,7 +378,7 @@ def test_a_lie_that_the_caller_reads_itself_is_told_as_an_error(
             while data := sock.recv(1 << 16):
                 if data[:1] == b"\5":
                     number += 1
-                    sock.send(m.encode(m.Failed(number if number < 20 else 99, 5, "no")))
+                    sock.send(wire.encode(m.Failed(number if number < 20 else 99, 5, "no")))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -13,6 +13,7 @@ import penstock
 from penstock.client.call import Call, Piece
 from penstock.client.outbox import Outbox
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.arena import Arena, Slot
 from tests.client.conftest import model
 
@@ -33,7 +34,7 @@ def _piece(number: int, slot: Slot[Any], **changes: Any) -> Piece:
 
 
 def _sent(outbox: Outbox) -> list[m.SubmitItem]:
-    items = [m.SubmitItem(*item) for item in m.decode(outbox.take()[0]).items]
+    items = [m.SubmitItem(*item) for item in wire.decode(outbox.take()[0]).items]
     return items
 
 
@@ -130,7 +131,7 @@ def test_a_series_is_answered_request_by_request(monkeypatch: pytest.MonkeyPatch
         send = session.channel.send
 
         def watched(data: bytes, descriptors: tuple[int, ...] = ()) -> None:
-            record = m.decode(data)
+            record = wire.decode(data)
             if isinstance(record, m.Submit):
                 series.extend(m.SubmitItem(*item).requests for item in record.items)
             send(data, descriptors)

@@ -8,6 +8,7 @@ import pytest
 import penstock
 from penstock.client.session import Session
 from penstock.transport import messages as m
+from penstock.transport import wire
 from tests.client.conftest import model
 from tests.conditions import until
 
@@ -21,7 +22,7 @@ def _messages(session: Session, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def watched(data: bytes, descriptors: tuple[int, ...] = ()) -> None:
         if data[0] == _SUBMIT:
-            seen.append(sum(m.SubmitItem(*item).requests for item in m.decode(data).items))
+            seen.append(sum(m.SubmitItem(*item).requests for item in wire.decode(data).items))
         send(data, descriptors)
 
     monkeypatch.setattr(session.channel, "send", watched)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.spec import DTYPES, TensorSpec
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, segment
+from penstock.transport import rendezvous, segment, wire
 
 SEGMENT_BYTES = 1 << 16
 _SUBMIT, _REJECTED = 5, 32
@@ -44,17 +44,21 @@ def _cut(value: int, bits: int) -> int:
     return value & ((1 << bits) - 1)
 
 
-_hello = st.builds(lambda label: Word(m.encode(m.Hello(m.VERSION, 1, label))), st.text(max_size=9))
+_hello = st.builds(
+    lambda label: Word(wire.encode(m.Hello(m.VERSION, 1, label))), st.text(max_size=9)
+)
 _add = st.builds(
-    lambda number, size, files: Word(m.encode(m.AddSegment(number, _cut(size, 64))), tuple(files)),
+    lambda number, size, files: Word(
+        wire.encode(m.AddSegment(number, _cut(size, 64))), tuple(files)
+    ),
     _SMALL,
     st.just(SEGMENT_BYTES) | _NUMBERS,
     st.just(["segment"]) | st.lists(_DESCRIPTORS, max_size=6),
 )
-_drop = st.builds(lambda number: Word(m.encode(m.DropSegment(number))), _SMALL)
+_drop = st.builds(lambda number: Word(wire.encode(m.DropSegment(number))), _SMALL)
 _layout = st.builds(
     lambda number, model, dtype, shape, name: Word(
-        m.encode(m.Layout(number, model, (TensorSpec(dtype, shape, name),)))
+        wire.encode(m.Layout(number, model, (TensorSpec(dtype, shape, name),)))
     ),
     _SMALL,
     _SMALL,
@@ -84,14 +88,14 @@ def _item(draw: st.DrawFn) -> m.SubmitItem:
 
 @st.composite
 def _submit(draw: st.DrawFn) -> Word:
-    return Word(m.encode(m.Submit([_item(draw) for _ in range(draw(st.integers(0, 4)))])))
+    return Word(wire.encode(m.Submit([_item(draw) for _ in range(draw(st.integers(0, 4)))])))
 
 
 _cancel = st.builds(
-    lambda numbers: Word(m.encode(m.Cancel([(number,) for number in numbers]))),
+    lambda numbers: Word(wire.encode(m.Cancel([(number,) for number in numbers]))),
     st.lists(_SMALL | _HUGE.map(lambda n: _cut(n, 64)), max_size=4),
 )
-_ask = st.builds(lambda token: Word(m.encode(m.Ask(token, 0))), _SMALL)
+_ask = st.builds(lambda token: Word(wire.encode(m.Ask(token, 0))), _SMALL)
 _honest = st.one_of(_hello, _add, _drop, _layout, _submit(), _cancel, _ask)
 _raw = st.builds(
     lambda data, files: Word(data, tuple(files)),
@@ -124,19 +128,19 @@ _TENSORS = st.builds(
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Word]:
     """Mostly by the rules, so that much of it is believed; what is not is anywhere in between."""
-    words = [Word(m.encode(m.Hello(m.VERSION, 1, "hostile")))]
-    words.append(Word(m.encode(m.AddSegment(1, SEGMENT_BYTES)), ("segment",)))
+    words = [Word(wire.encode(m.Hello(m.VERSION, 1, "hostile")))]
+    words.append(Word(wire.encode(m.AddSegment(1, SEGMENT_BYTES)), ("segment",)))
     layouts: list[TensorSpec] = []
     for number in range(1, draw(st.integers(2, 4))):
         tensor = draw(_TENSORS)
         layouts.append(tensor)
-        words.append(Word(m.encode(m.Layout(number, draw(st.integers(0, 4)), (tensor,)))))
+        words.append(Word(wire.encode(m.Layout(number, draw(st.integers(0, 4)), (tensor,)))))
     requests = 1_000
     for _ in range(draw(st.integers(0, 12))):
         count = draw(st.integers(1, 6))
         items = [_fitting(draw, requests + 10 * n, layouts) for n in range(count)]
         requests += 10 * count
-        words.append(Word(m.encode(m.Submit(items))))
+        words.append(Word(wire.encode(m.Submit(items))))
         if draw(st.integers(0, 3)) == 0:
             words.append(draw(_cancel | _ask))
         if draw(st.integers(0, 9)) == 0:
@@ -187,14 +191,14 @@ def talk(path: Path, words: list[Word], noise: bytes, patient: bool = True) -> N
 
 def _asked(data: bytes) -> int:
     """How many requests this message makes, if it makes any."""
-    with contextlib.suppress(m.Malformed):
-        return sum(m.SubmitItem(*item).requests for item in m.decode(data).items)
+    with contextlib.suppress(wire.Malformed):
+        return sum(m.SubmitItem(*item).requests for item in wire.decode(data).items)
     return 0
 
 
 def _ended(data: bytes) -> int:
     """How many requests end with this message."""
-    record = m.decode(data)
+    record = wire.decode(data)
     if isinstance(record, (m.Done, m.Cancelled)):
         return len(record.items)
     return int(isinstance(record, (m.Failed, m.Refused)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.transport import messages as m
+from penstock.transport import wire
 
 
 class Sent(NamedTuple):
@@ -74,8 +74,8 @@ class Recording:
         return sent
 
     def _sent(self, peer: int, data: bytes, descriptor: int) -> Sent:
-        assert len(data) <= m.MAX_MESSAGE
-        record = m.decode(data)
+        assert len(data) <= wire.MAX_MESSAGE
+        record = wire.decode(data)
         assert descriptor == -1 or descriptor in self.open, f"{record} with a closed descriptor"
-        assert (descriptor >= 0) == bool(m.descriptors_of(record)), record
+        assert (descriptor >= 0) == bool(wire.descriptors_of(record)), record
         return Sent(peer, record, descriptor)

@@ -13,7 +13,7 @@ from penstock.config import EngineConfig, Model
 from penstock.engine.core import Core
 from penstock.spec import Signature, TensorSpec
 from penstock.transport import messages as m
-from penstock.transport import segment
+from penstock.transport import segment, wire
 from tests.engine.recording import Recording, Sent
 
 ROW_BYTES = 64
@@ -56,7 +56,7 @@ class Room:
 
     def from_worker(self, index: int, record: Any, *descriptors: int) -> None:
         """A worker says something."""
-        self.core.take_worker(index, m.encode(record), list(descriptors), self.now)
+        self.core.take_worker(index, wire.encode(record), list(descriptors), self.now)
 
     def answer(self, index: int, batch: int, output: Signature = OUTPUT) -> None:
         """A worker has done a batch in the usual way."""
@@ -97,7 +97,7 @@ class Room:
 
     def say(self, client: int, record: Any, *descriptors: int) -> None:
         """A client says something."""
-        self.say_bytes(client, m.encode(record), *descriptors)
+        self.say_bytes(client, wire.encode(record), *descriptors)
 
     def say_bytes(self, client: int, data: bytes, *descriptors: int) -> None:
         """A client says anything."""

@@ -11,14 +11,14 @@ import pytest
 from penstock.errors import Kind
 from penstock.spec import TensorSpec
 from penstock.transport import messages as m
-from penstock.transport import segment
+from penstock.transport import segment, wire
 from tests.engine.room import INPUT, SEGMENT_BYTES, Room, ends_of, item
 
 _HUGE = 2**64 - 1
 
 
 def _raw_submit(**changes: int) -> bytes:
-    return m.encode(m.Submit([item(7, **changes)]))
+    return wire.encode(m.Submit([item(7, **changes)]))
 
 
 def _say(data: bytes) -> Callable[[Room, int], None]:
@@ -123,9 +123,9 @@ _REFUSED: dict[str, tuple[Callable[[Room, int], None], str]] = {
     "hello again": (_record(m.Hello(m.VERSION, 1, "again")), "once"),
     "a record of the engine's": (_record(m.Welcome(1, 1, 1, 1, 1, 1)), "Welcome"),
     "a record of a worker's": (_record(m.Ran(1, 1, 1, 1, 1, 1)), "Ran"),
-    "a batch": (_say(m.encode_run(1, 1, [])[0]), "Run"),
+    "a batch": (_say(wire.encode_run(1, 1, [])[0]), "Run"),
     "no record": (_say(b"\xee\x01\x02"), "type 238"),
-    "half a record": (_say(m.encode(m.Ask(1, 0))[:-1]), "Ask"),
+    "half a record": (_say(wire.encode(m.Ask(1, 0))[:-1]), "Ask"),
     "stop with no number": (_record(m.Stop(float("nan"))), "drain"),
     "stop in the past": (_record(m.Stop(-1.0)), "drain"),
     "stop for ever": (_record(m.Stop(float("inf"))), "drain"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.spec import Signature, TensorSpec
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, segment
+from penstock.transport import rendezvous, segment, wire
 from penstock.transport.channel import Channel, Closed
 
 
@@ -30,7 +30,7 @@ class RawClient:
 
     def send(self, record: Any, *descriptors: int) -> None:
         """Send a record, waiting for room."""
-        self.send_bytes(m.encode(record), *descriptors)
+        self.send_bytes(wire.encode(record), *descriptors)
 
     def send_bytes(self, data: bytes, *descriptors: int) -> None:
         """Send anything, waiting for room."""
@@ -49,7 +49,7 @@ class RawClient:
         data, descriptors = received
         for descriptor in descriptors:
             os.close(descriptor)
-        return m.decode(data)
+        return wire.decode(data)
 
     def readable(self, seconds: float = 10.0) -> bool:
         """Wait until there is something to read, and do not read it."""

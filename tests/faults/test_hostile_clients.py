@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.transport import messages as m
-from penstock.transport import rendezvous
+from penstock.transport import rendezvous, wire
 from penstock.transport.channel import Closed
 from tests.faults import leftovers
 from tests.faults.company import outstanding
@@ -112,14 +112,14 @@ def test_one_that_is_stopped_within_a_message_to_it(scene, raw):
 def test_ones_that_talk_nonsense(scene, seed):
     engine, onlooker, footprint, before = scene
     chance = random.Random(seed)
-    stop = m.encode(m.Stop(0.0))[0]  # by chance it would make sense, and end the engine
-    kinds = [kind for kind in (*m.CODECS, 0, 255) if kind != stop]
+    stop = wire.encode(m.Stop(0.0))[0]  # by chance it would make sense, and end the engine
+    kinds = [kind for kind in (*wire.CODECS, 0, 255) if kind != stop]
     for _ in range(60):
         with rendezvous.dial(engine.address) as sock:
             sock.settimeout(5)
             try:
                 if chance.random() < 0.7:
-                    sock.send(m.encode(m.Hello(m.VERSION, os.getpid(), "?")))
+                    sock.send(wire.encode(m.Hello(m.VERSION, os.getpid(), "?")))
                 for _ in range(chance.randint(1, 5)):
                     data = chance.randbytes(chance.choice([1, 2, 9, 57, 300, 60_000]))
                     sock.send(bytes([chance.choice(kinds)]) + data[1:])
@@ -131,7 +131,7 @@ def test_ones_that_talk_nonsense(scene, seed):
 
 def test_ones_that_send_messages_of_impossible_size(scene):
     engine, onlooker, footprint, before = scene
-    for size in (0, 1, m.MAX_MESSAGE, m.MAX_MESSAGE + 1, 150_000):
+    for size in (0, 1, wire.MAX_MESSAGE, wire.MAX_MESSAGE + 1, 150_000):
         with rendezvous.dial(engine.address) as sock:
             sock.settimeout(5)
             try:

@@ -16,6 +16,7 @@ from penstock.model.findings import Findings
 from penstock.model.peak import NoMemory
 from penstock.spec import TensorSpec
 from penstock.transport import messages as m
+from penstock.transport import wire
 from tests.conditions import until
 from tests.model.graphs import aligned, compiled, graph
 from tests.model.networks import graph_of, network, rows_for
@@ -320,13 +321,13 @@ def test_a_worker_answers_it_in_parts_and_tells() -> None:
     memory = ClientMemory()
     x = np.random.default_rng(3).random((30, 3), np.float32)
     signature, item = memory.write(x)
-    channel.send(m.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
-    channel.send(m.encode(m.RunLayout(1, 0, signature)))
+    channel.send(wire.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
+    channel.send(wire.encode(m.RunLayout(1, 0, signature)))
     for batch in (1, 2):
-        channel.send(m.encode_run(batch, 1, [m.RUN_ITEM.pack(*item)])[0])
+        channel.send(wire.encode_run(batch, 1, [m.RUN_ITEM.pack(*item)])[0])
         told: list[Any] = []
         while not told or not isinstance(told[-1], m.Ran):
-            told.append(m.decode(until(channel.receive)[0]))
+            told.append(wire.decode(until(channel.receive)[0]))
         answered = np.full((30, 3), np.nan)
         for part in (record for record in told if isinstance(record, m.ItemPart)):
             (got,) = memory.read(item, OUTPUT, part.start, part.rows)
@@ -334,7 +335,7 @@ def test_a_worker_answers_it_in_parts_and_tells() -> None:
         np.testing.assert_array_equal(answered, x * 2)
         facts = [json.loads(each.data) for each in told if isinstance(each, m.ModelFacts)]
         assert [each["max_batch"] for each in facts] == ([8] if batch == 1 else [])
-    channel.send(m.encode(m.Stop(0.0)))
+    channel.send(wire.encode(m.Stop(0.0)))
     thread.join(20)
     channel.close()
     theirs.close()

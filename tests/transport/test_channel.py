@@ -19,7 +19,7 @@ from penstock.transport.channel import (
     Oversized,
     pair,
 )
-from penstock.transport.messages import MAX_MESSAGE
+from penstock.transport.wire import MAX_MESSAGE
 from tests.conditions import descriptors
 
 

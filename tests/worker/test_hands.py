@@ -16,6 +16,7 @@ import pytest
 from penstock.model.function import Function
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed, pair
 from penstock.worker.device import CpuDevice
 from penstock.worker.loop import Worker
@@ -94,13 +95,13 @@ class Company:
             self.ended.append(error)
 
     def say(self, record: Any, *descriptors: int) -> None:
-        self.channel.send(m.encode(record), descriptors)
+        self.channel.send(wire.encode(record), descriptors)
 
     def told(self) -> Any:
-        return m.decode(until(self.channel.receive)[0])
+        return wire.decode(until(self.channel.receive)[0])
 
     def send(self, batch: int, *items: m.RunItem, layout: int = 1) -> None:
-        for data in m.encode_run(batch, layout, [m.RUN_ITEM.pack(*item) for item in items]):
+        for data in wire.encode_run(batch, layout, [m.RUN_ITEM.pack(*item) for item in items]):
             self.channel.send(data)
 
     def ran(self) -> int:
@@ -310,12 +311,12 @@ def test_what_a_hand_cannot_deal_with_ends_the_process(which: int) -> None:
     memory = ClientMemory()
     try:
         signature, item = memory.write(np.zeros((1, 8), np.int64))
-        channel.send(m.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
-        channel.send(m.encode(m.RunLayout(1, 0, signature)))
+        channel.send(wire.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
+        channel.send(wire.encode(m.RunLayout(1, 0, signature)))
         batch = 0
         while process.poll() is None:  # until that hand has its turn
             batch += 1
-            for data in m.encode_run(batch, 1, [m.RUN_ITEM.pack(*item)]):
+            for data in wire.encode_run(batch, 1, [m.RUN_ITEM.pack(*item)]):
                 channel.send(data)
             until(lambda: channel.receive() or process.poll() is not None)
     except Closed:

@@ -13,6 +13,7 @@ from penstock.errors import Kind
 from penstock.model.function import Function
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed, pair
 from penstock.worker.device import Placed
 from penstock.worker.hand import describe
@@ -54,21 +55,21 @@ class Company:
         self.memory = ClientMemory()
         self.say(m.MapSegment(1, 1, self.memory.size), self.memory.descriptor)
         self._batches = 0
-        assert isinstance(m.decode(until(self.channel.receive)[0]), m.Warm)
+        assert isinstance(wire.decode(until(self.channel.receive)[0]), m.Warm)
 
     def say(self, record: Any, *descriptors: int) -> None:
-        self.channel.send(m.encode(record), descriptors)
+        self.channel.send(wire.encode(record), descriptors)
 
     def run(self, signature: Signature, items: list[m.RunItem]) -> list[tuple[Any, list[int]]]:
         """A batch; returns what the worker says of it."""
         self._batches += 1
         self.say(m.RunLayout(1, 0, signature))
-        for data in m.encode_run(self._batches, 1, [m.RUN_ITEM.pack(*item) for item in items]):
+        for data in wire.encode_run(self._batches, 1, [m.RUN_ITEM.pack(*item) for item in items]):
             self.channel.send(data)
         told: list[tuple[Any, list[int]]] = []
         while not told or not isinstance(told[-1][0], m.Ran):
             data, descriptors = until(self.channel.receive)
-            told.append((m.decode(data), descriptors))
+            told.append((wire.decode(data), descriptors))
         assert told[-1][0].batch == self._batches
         return told
 
@@ -264,7 +265,7 @@ def test_errors_are_described_within_bounds() -> None:
         kind, text = describe(error)
     assert kind == Kind.MODEL
     assert text.count("\0") == 1
-    assert len(m.encode(m.ItemFailed(1, 0, 0, 1, kind, text))) < m.MAX_MESSAGE
+    assert len(wire.encode(m.ItemFailed(1, 0, 0, 1, kind, text))) < wire.MAX_MESSAGE
 
 
 def test_the_engines_end_ends_the_worker() -> None:

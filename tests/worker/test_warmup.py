@@ -11,6 +11,7 @@ import numpy as np
 from penstock.model.function import Function
 from penstock.spec import ModelSpec
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.channel import Channel, pair
 from penstock.worker.loop import Worker
 from penstock.worker.warmup import Ready, WarmUp
@@ -53,12 +54,12 @@ def test_the_loop_serves_meanwhile_and_tells_when_it_is_warm() -> None:
     thread.start()
     memory = ClientMemory()
     signature, item = memory.write(np.ones((3, 2), np.float32))
-    channel.send(m.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
-    channel.send(m.encode(m.RunLayout(1, 0, signature)))
-    run = m.encode_run(7, 1, [m.RUN_ITEM.pack(*item)])[0]
+    channel.send(wire.encode(m.MapSegment(1, 1, memory.size)), [memory.descriptor])
+    channel.send(wire.encode(m.RunLayout(1, 0, signature)))
+    run = wire.encode_run(7, 1, [m.RUN_ITEM.pack(*item)])[0]
 
     def told() -> Any:
-        return m.decode(until(channel.receive)[0])
+        return wire.decode(until(channel.receive)[0])
 
     channel.send(run)
     assert isinstance(told(), m.OutputLayout)
@@ -71,7 +72,7 @@ def test_the_loop_serves_meanwhile_and_tells_when_it_is_warm() -> None:
     assert told().size == 3
     models[1].go_on.set()
     assert told().model == 1
-    channel.send(m.encode(m.Stop(0.0)))
+    channel.send(wire.encode(m.Stop(0.0)))
     thread.join(20)
     assert ended == [True]
     channel.close()
@@ -97,7 +98,7 @@ def test_a_model_that_cannot_be_warmed_up_does_not_stop_the_others() -> None:
         model.go_on.set()
     warm_up = WarmUp([Ready(bad), Ready(good)])
     warm_up._thread.join(20)
-    facts, warm = map(m.decode, warm_up.news())
+    facts, warm = map(wire.decode, warm_up.news())
     assert facts.model == 1
     assert isinstance(warm, m.Warm)
     assert warm_up.close(1.0)
@@ -105,7 +106,7 @@ def test_a_model_that_cannot_be_warmed_up_does_not_stop_the_others() -> None:
 
 def test_plain_functions_have_nothing_to_tell() -> None:
     plain = Function(lambda x: x, ModelSpec(), 8, False, "test")
-    record = m.decode(Ready(plain, 0.25).facts(3))
+    record = wire.decode(Ready(plain, 0.25).facts(3))
     assert record.model == 3
     facts = json.loads(record.data)
     assert facts["mode"] == "python"

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import EngineClosed
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import messages as m
-from penstock.transport import rendezvous
+from penstock.transport import rendezvous, wire
 from penstock.transport.channel import Channel, Closed, Oversized
 
 
@@ -86,7 +86,7 @@ class Enquiry:
 
     def _send(self, record: Any) -> None:
         try:
-            self._channel.send(m.encode(record))
+            self._channel.send(wire.encode(record))
         except Closed:
             raise EngineClosed(f"the engine at {self.address} ended just now") from None
 
@@ -95,8 +95,8 @@ class Enquiry:
             try:
                 received = self._channel.receive()
                 if received is not None:
-                    return m.decode(received[0])
-            except (Closed, Oversized, m.Malformed) as error:
+                    return wire.decode(received[0])
+            except (Closed, Oversized, wire.Malformed) as error:
                 raise EngineClosed(f"the engine at {self.address}: {error}") from None
             left = until - time.monotonic()
             if left <= 0 or not select.select([self._channel], [], [], left)[0]:

@@ -6,29 +6,23 @@ again after the engine was restarted, and anew in a forked or spawned child. Thr
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from penstock.client import fork
+from penstock.client import awaiting, fork, streams
 from penstock.client.about import ServedModel
 from penstock.client.answer import Answer
 from penstock.client.call import Call
 from penstock.client.session import NotAdmitted, Session, WouldBlock
 from penstock.errors import (
-    Cancelled,
     DeadlineExceeded,
     EngineClosed,
     InputError,
@@ -154,7 +148,6 @@ class Client:
         caller: str = "",
     ) -> Any:
         """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
-        loop = asyncio.get_running_loop()
         try:
             if not self.connected:
                 raise WouldBlock
@@ -162,22 +155,8 @@ class Client:
         except WouldBlock:
             begun: list[Answer] = []
             submitting = partial(self._submit, x, model, deadline, priority, caller, True, begun)
-            submitted = loop.run_in_executor(None, submitting)
-            try:
-                answer = await asyncio.shield(submitted)
-            except asyncio.CancelledError:
-                for answer in begun:
-                    answer.cancel()  # also ends the sending
-                submitted.add_done_callback(_cancel_submitted)
-                raise
-        waiter: asyncio.Future[None] = loop.create_future()
-        answer.add_quick_callback(lambda _: _wake(loop, waiter))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            answer.cancel()
-            raise
-        return answer.result()
+            answer = await awaiting.submitted(submitting, begun)
+        return await awaiting.outcome(answer)
 
     def map(
         self,
@@ -203,21 +182,15 @@ class Client:
             window = 2 * session.kinds.model(model).max_batch * (session.workers + 1)
         if window < 1:
             raise InputError(f"window: expected at least 1, got {window}")
-        outstanding: dict[Answer, None] = {}
-        arrived: SimpleQueue[Future[Any]] | None = None if ordered else SimpleQueue()
-        try:
-            for row in rows:
-                if len(outstanding) >= window:
-                    yield _row_of(_next(outstanding, arrived), return_errors)
-                answer = self._submit(_as_rows(row), model, deadline, priority, caller, block=True)
-                outstanding[answer] = None
-                if arrived is not None:
-                    answer.add_quick_callback(arrived.put)
-            while outstanding:
-                yield _row_of(_next(outstanding, arrived), return_errors)
-        finally:
-            for answer in outstanding:
-                answer.cancel()
+        submit = partial(
+            self._submit,
+            model=model,
+            deadline=deadline,
+            priority=priority,
+            caller=caller,
+            block=True,
+        )
+        return streams.answers(submit, rows, window, ordered, return_errors)
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
         """A snapshot of what the engine does and has done."""
@@ -406,50 +379,3 @@ def _absolute(deadline: float | None) -> int:
     if deadline <= 0:
         raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
     return time.monotonic_ns() + int(min(deadline, 1e8) * 1e9)
-
-
-def _as_rows(row: Any) -> Any:
-    if isinstance(row, dict):
-        return {name: _as_rows(value) for name, value in row.items()}
-    return [row] if isinstance(row, (str, bytes)) else np.asarray(row)[None]
-
-
-def _next(outstanding: dict[Answer, None], arrived: SimpleQueue[Future[Any]] | None) -> Future[Any]:
-    """The first that was sent, or that has arrived; it is outstanding no more."""
-    answer: Future[Any] = next(iter(outstanding)) if arrived is None else arrived.get()
-    while answer not in outstanding:
-        assert arrived is not None
-        answer = arrived.get()  # that one was told twice
-    del outstanding[answer]
-    return answer
-
-
-def _row_of(answer: Future[Any], return_errors: bool) -> Any:
-    try:
-        outputs = answer.result()
-    except Cancelled:
-        raise
-    except PenstockError as error:
-        if return_errors:
-            return error
-        raise
-    if isinstance(outputs, dict):
-        return {name: array[0] for name, array in outputs.items()}
-    return outputs[0]
-
-
-def _cancel_submitted(submitted: asyncio.Future[Answer]) -> None:
-    """The task that wanted this answer was cancelled while it was being submitted."""
-    if not submitted.cancelled() and submitted.exception() is None:
-        submitted.result().cancel()
-
-
-def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    def finish() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    try:
-        loop.call_soon_threadsafe(finish)
-    except RuntimeError:
-        return  # the loop was closed: nobody waits

@@ -18,7 +18,7 @@ from penstock.client.waiting import Latch
 from penstock.errors import PenstockError, from_message
 from penstock.spec import ModelSpec, Signature, pads_of
 from penstock.transport import messages as m
-from penstock.transport import segment
+from penstock.transport import segment, wire
 from penstock.transport.channel import Closed
 from penstock.transport.tensors import Array, BadBlock, Plan, align, answer_room, plan_of
 
@@ -52,9 +52,9 @@ class Inbox:
             if data[0] == _DONE:
                 self._done(list(m.DONE_ITEM.iter_unpack(memoryview(data)[1:])))
             else:
-                self._handle(m.decode(data), descriptors)
+                self._handle(wire.decode(data), descriptors)
         except (KeyError, struct.error) as error:
-            raise m.Malformed(f"a message that does not fit: {error!r}") from None
+            raise wire.Malformed(f"a message that does not fit: {error!r}") from None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -87,7 +87,7 @@ class Inbox:
         if piece is None:
             if self._session.closed is not None:
                 raise Closed("the session was closed a moment ago")
-            raise m.Malformed(f"an answer to request {number}, which was not made")
+            raise wire.Malformed(f"an answer to request {number}, which was not made")
         return piece
 
     def _done(self, items: list[tuple[int, int]]) -> None:
@@ -198,7 +198,7 @@ class Inbox:
             elif isinstance(record, m.Rejected):
                 session.rejected(record.text)
             else:
-                raise m.Malformed(f"{type(record).__name__} is nothing that an engine sends")
+                raise wire.Malformed(f"{type(record).__name__} is nothing that an engine sends")
             session.tell_change()
 
 

@@ -34,7 +34,7 @@ from penstock.client.waiting import LOOK_UP
 from penstock.client.whole import INTERRUPTED
 from penstock.errors import EngineClosed, PenstockError
 from penstock.transport.channel import Closed, Oversized
-from penstock.transport.messages import Malformed
+from penstock.transport.wire import Malformed
 
 if TYPE_CHECKING:
     from penstock.client.answer import Answer

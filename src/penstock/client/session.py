@@ -43,7 +43,7 @@ from penstock.errors import (
     again,
 )
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, segment
+from penstock.transport import rendezvous, segment, wire
 from penstock.transport.arena import Arena, Slot, TooLarge
 from penstock.transport.channel import Channel, Closed, Flooded
 from penstock.transport.layouts import LayoutNumbers
@@ -118,7 +118,7 @@ class Session:
 
     def _begin(self, label: str, until: float) -> None:
         with contextlib.suppress(Closed):
-            self.channel.send(m.encode(m.Hello(m.VERSION, self.pid, label)))
+            self.channel.send(wire.encode(m.Hello(m.VERSION, self.pid, label)))
         self.reader.start()
         while True:
             with self.lock:
@@ -253,7 +253,7 @@ class Session:
         if new:
             self._last_kind = None
             self._send_outbox()  # what is gathered may use the number's old meaning
-            self._send(m.encode(m.Layout(layout, kind.model, kind.signature)))
+            self._send(wire.encode(m.Layout(layout, kind.model, kind.signature)))
         self._last_layout = layout
         self._last_kind = kind
         return layout
@@ -305,7 +305,7 @@ class Session:
             if self.closed is None and numbers:
                 with contextlib.suppress(Overloaded):  # then the engine finds out for itself
                     self._send_outbox()
-                    for data in m.encode_items(
+                    for data in wire.encode_items(
                         m.Cancel, (n.to_bytes(8, "little") for n in numbers)
                     ):
                         self._send(data)
@@ -337,7 +337,7 @@ class Session:
                 raise again(self.closed)
             token = next(self._numbers) & 0xFFFF_FFFF
             self.inbox.asked[token] = question
-            self._send(m.encode(m.Ask(token, what)))
+            self._send(wire.encode(m.Ask(token, what)))
         return token
 
     @whole
@@ -346,7 +346,7 @@ class Session:
         with self.lock:
             if self.closed is None:
                 self._send_outbox()
-                self._send(m.encode(m.Stop(drain_seconds)))
+                self._send(wire.encode(m.Stop(drain_seconds)))
 
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it."""
@@ -391,13 +391,13 @@ class Session:
         descriptor = segment.create(size)
         try:
             mapping = segment.Mapping(descriptor, size)
-            self._send(m.encode(m.AddSegment(number, size)), descriptor)
+            self._send(wire.encode(m.AddSegment(number, size)), descriptor)
         finally:
             os.close(descriptor)
         return mapping
 
     def _drop_segment(self, number: int, mapping: segment.Mapping) -> None:
-        self._send(m.encode(m.DropSegment(number)))
+        self._send(wire.encode(m.DropSegment(number)))
         mapping.close()
 
     def _send(self, data: bytes, descriptor: int = -1) -> None:

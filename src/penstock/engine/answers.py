@@ -16,6 +16,7 @@ from penstock.engine.requests import PartRecord, Request, Series
 from penstock.errors import Kind
 from penstock.spec import Signature
 from penstock.transport import messages as m
+from penstock.transport import wire
 
 
 class Effects(Protocol):
@@ -116,7 +117,7 @@ class Answers:
             series.dropped.discard(number - series.number)
         if numbers and not client.gone:
             self.ended["cancelled"] += len(numbers)
-            for data in m.encode_items(m.Cancelled, (n.to_bytes(8, "little") for n in numbers)):
+            for data in wire.encode_items(m.Cancelled, (n.to_bytes(8, "little") for n in numbers)):
                 self._effects.to_client(client.number, data)
 
     def _wanted(self, series: Series, start: int, rows: int) -> Sequence[int]:
@@ -141,7 +142,9 @@ class Answers:
         if not client.gone:
             if request.cancelled:
                 self.ended["cancelled"] += 1
-                self._effects.to_client(client.number, m.encode(m.Cancelled([(request.number,)])))
+                self._effects.to_client(
+                    client.number, wire.encode(m.Cancelled([(request.number,)]))
+                )
             elif len(request.failures) == 1 and not request.parts:
                 self._fail_whole(request)
             else:
@@ -151,7 +154,7 @@ class Answers:
     def refuse(self, client: ClientState, number: int, kind: Kind, text: str) -> None:
         """A request that was not even queued."""
         self.refused[kind.name.lower()] += 1
-        self._effects.to_client(client.number, m.encode(m.Refused(number, kind, text)))
+        self._effects.to_client(client.number, wire.encode(m.Refused(number, kind, text)))
 
     def close_parts(self, parts: list[PartRecord]) -> None:
         """Close the descriptors of parts that were sent or are not wanted."""
@@ -167,7 +170,7 @@ class Answers:
 
     def _flush(self, client: ClientState) -> None:
         if client.done and not client.gone:
-            for data in m.encode_items(m.Done, client.done):
+            for data in wire.encode_items(m.Done, client.done):
                 self._effects.to_client(client.number, data)
         client.done.clear()
 
@@ -182,7 +185,7 @@ class Answers:
         if new:
             client.last_layout = (0, ())
             self._flush(client)  # what is gathered may use the number's old meaning
-            self._effects.to_client(client.number, m.encode(m.OutputLayout(number, layout)))
+            self._effects.to_client(client.number, wire.encode(m.OutputLayout(number, layout)))
         return number
 
     def _fail_whole(self, request: Request) -> None:
@@ -192,10 +195,10 @@ class Answers:
     def _fail(self, client: ClientState, number: int, kind: int, text: str, ran: bool) -> None:
         if ran:
             self.ended["failed"] += 1
-            data = m.encode(m.Failed(number, kind, text))
+            data = wire.encode(m.Failed(number, kind, text))
         else:
             self.refused[Kind(kind).name.lower()] += 1
-            data = m.encode(m.Refused(number, kind, text))
+            data = wire.encode(m.Refused(number, kind, text))
         self._effects.to_client(client.number, data)
 
     def _answer_in_parts(self, request: Request) -> None:
@@ -206,7 +209,7 @@ class Answers:
         for start, rows, kind, text in request.failures:
             text = text if len(text) <= most else text[:most] + "…"
             self._effects.to_client(
-                client.number, m.encode(m.RowFailed(request.number, start, rows, kind, text))
+                client.number, wire.encode(m.RowFailed(request.number, start, rows, kind, text))
             )
         how = "partial" if request.failures else "done"
         self._done_in_parts(client, request.number, request.rows, how)
@@ -215,7 +218,7 @@ class Answers:
         layout = self._layout(client, part.layout)
         elsewhere = int(part.descriptor >= 0)
         record = m.Part(number, part.start, part.rows, layout, elsewhere, part.size)
-        self._effects.to_client(client.number, m.encode(record), part.descriptor)
+        self._effects.to_client(client.number, wire.encode(record), part.descriptor)
 
     def _done_in_parts(self, client: ClientState, number: int, rows: int, how: str) -> None:
         self.ended[how] += 1

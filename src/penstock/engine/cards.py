@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.spec import ModelSpec, Pad
 from penstock.transport import messages as m
+from penstock.transport import wire
 
 
 class Card(NamedTuple):
@@ -57,11 +58,11 @@ def card_of(model: Model) -> Card:
 
 def encode_card(number: int, card: Card) -> list[bytes]:
     """As a client is told of it."""
-    data = [m.encode(m.ModelCard(number, card.max_batch, card.batched, card.name))]
+    data = [wire.encode(m.ModelCard(number, card.max_batch, card.batched, card.name))]
     for side, tensors in enumerate((card.spec.inputs, card.spec.outputs)):
         if tensors is not None:
-            data.append(m.encode(m.CardTensors(number, side, tensors)))
+            data.append(wire.encode(m.CardTensors(number, side, tensors)))
     if card.pads:
         pads = [dataclasses.asdict(pad) for pad in card.pads]
-        data.append(m.encode(m.CardPads(number, json.dumps(pads).encode())))
+        data.append(wire.encode(m.CardPads(number, json.dumps(pads).encode())))
     return data

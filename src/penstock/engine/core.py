@@ -35,6 +35,7 @@ from penstock.scheduling.batcher import Batcher, Decision
 from penstock.scheduling.queue import Job, Lane, Share
 from penstock.spec import Signature
 from penstock.transport import messages as m
+from penstock.transport import wire
 
 
 class Core:
@@ -137,7 +138,7 @@ class Core:
         for client in list(self.clients.values()):
             for number in client.requests:
                 data = m.Failed(number, Kind.ENGINE_CLOSED, "the engine shut down")
-                self.effects.to_client(client.number, m.encode(data))
+                self.effects.to_client(client.number, wire.encode(data))
         self.answers.flush()
         for client in self.clients.values():
             client.gone = True  # what workers still say ends nothing a second time
@@ -154,7 +155,7 @@ class Core:
         try:
             if client is not None:
                 self._intake.take(client, data, descriptors, now)
-        except m.Malformed as error:
+        except wire.Malformed as error:
             self.effects.disconnect(number, str(error))
         finally:
             for descriptor in descriptors:
@@ -185,7 +186,7 @@ class Core:
             config.client_requests,
             len(self.workers),
         )
-        self.effects.to_client(client.number, m.encode(welcome))
+        self.effects.to_client(client.number, wire.encode(welcome))
         self._tell_state(client)
 
     def _tell_state(self, client: ClientState) -> None:
@@ -193,7 +194,7 @@ class Core:
             for number, card in self.cards.items():
                 for data in encode_card(number, card):
                     self.effects.to_client(client.number, data)
-        self.effects.to_client(client.number, m.encode(m.State(*self.state)))
+        self.effects.to_client(client.number, wire.encode(m.State(*self.state)))
 
     def tell(self, client: ClientState, record: m.Ask, now: int) -> None:
         """Send a client what it asked for."""
@@ -207,8 +208,8 @@ class Core:
         elif record.what == m.ASK_TRACE:
             answer = self.trace.take(self, now)
         else:
-            raise m.Malformed(f"there is nothing to ask for with the number {record.what}")
-        for message in m.split_answer(record.token, json.dumps(answer).encode()):
+            raise wire.Malformed(f"there is nothing to ask for with the number {record.what}")
+        for message in wire.split_answer(record.token, json.dumps(answer).encode()):
             self.effects.to_client(client.number, message)
 
     def release(self, segment: Segment) -> None:
@@ -217,7 +218,7 @@ class Core:
             if segment in worker.mapped:
                 worker.mapped.discard(segment)
                 self.effects.to_worker(
-                    worker.index, m.encode(m.UnmapSegment(segment.client, segment.number))
+                    worker.index, wire.encode(m.UnmapSegment(segment.client, segment.number))
                 )
         self.effects.close(segment.descriptor)
 
@@ -354,10 +355,10 @@ class Core:
     def take_worker(self, index: int, data: bytes, descriptors: list[int], now: int) -> None:
         """A message of a worker."""
         worker = self.workers[index]
-        if data[0] == m.RAN:
-            self._ran(worker, m.decode_ran(data), now)
+        if data[0] == wire.RAN:
+            self._ran(worker, wire.decode_ran(data), now)
             return
-        record = m.decode(data)
+        record = wire.decode(data)
         if isinstance(record, (m.ItemPart, m.ItemFailed)):
             batch = worker.batches.get(record.batch)
             if batch is not None:
@@ -402,7 +403,7 @@ class Core:
             segment.use()
             if segment not in worker.mapped:
                 worker.mapped.add(segment)
-                data = m.encode(m.MapSegment(segment.client, segment.number, segment.size))
+                data = wire.encode(m.MapSegment(segment.client, segment.number, segment.size))
                 self.effects.to_worker(worker.index, data, segment.descriptor)
             items.append(
                 m.RUN_ITEM.pack(
@@ -421,8 +422,8 @@ class Core:
         layout, new = worker.run_layouts.number(lane)
         if new:
             record = m.RunLayout(layout, lane.model, lane.signature)
-            self.effects.to_worker(worker.index, m.encode(record))
-        for data in m.encode_run(batch.number, layout, items):
+            self.effects.to_worker(worker.index, wire.encode(record))
+        for data in wire.encode_run(batch.number, layout, items):
             self.effects.to_worker(worker.index, data)
         worker.given(batch, lane.cost(batch.rows), now)
         self.health.busy(now)

@@ -19,8 +19,9 @@ from penstock.scheduling.queue import Job
 from penstock.spec import DTYPES, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import segment as memory
+from penstock.transport import wire
 from penstock.transport.layouts import CAPACITY
-from penstock.transport.messages import Malformed
+from penstock.transport.wire import Malformed
 
 if TYPE_CHECKING:
     from penstock.engine.core import Core
@@ -52,13 +53,13 @@ class Intake:
         if data[0] == _SUBMIT and client.greeted and not descriptors:
             self._submit(client, data, now)
             return
-        record = m.decode(data)
+        record = wire.decode(data)
         handler = self._handlers.get(type(record))
         if handler is None:
             raise Malformed(f"{type(record).__name__} is nothing that a client sends")
         if client.greeted == isinstance(record, m.Hello):
             raise Malformed("Hello comes first, and once")
-        if len(descriptors) != m.descriptors_of(record):
+        if len(descriptors) != wire.descriptors_of(record):
             raise Malformed(f"{type(record).__name__} came with {len(descriptors)} descriptors")
         handler(client, record, descriptors, now)
 

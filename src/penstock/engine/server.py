@@ -29,7 +29,7 @@ from penstock.engine.poller import Poller
 from penstock.engine.processes import WorkerProcess, reap_orphans
 from penstock.engine.workers import WorkerState
 from penstock.transport import messages as m
-from penstock.transport import rendezvous
+from penstock.transport import rendezvous, wire
 from penstock.transport.channel import Channel, Closed, Flooded, Oversized
 
 _TICK = 1.0
@@ -152,7 +152,7 @@ class Server:
             worker = self._core.workers[process.index]
             if worker.state is WorkerState.READY and not worker.batches:
                 with contextlib.suppress(Closed, Flooded):
-                    process.channel.send(m.encode(m.Stop(0.0)))
+                    process.channel.send(wire.encode(m.Stop(0.0)))
             else:
                 process.kill()  # it is loading or running something: it would not read that
         deadline = time.monotonic() + _EXIT_LIMIT
@@ -222,7 +222,7 @@ class Server:
             if refusal:
                 log.warning("connection refused: %s", refusal)
                 with contextlib.suppress(OSError):
-                    sock.send(m.encode(m.Rejected(refusal)))
+                    sock.send(wire.encode(m.Rejected(refusal)))
                 sock.close()
                 continue
             self._last_number += 1
@@ -289,7 +289,7 @@ class Server:
                 self._core.take_worker(process.index, *received, time.monotonic_ns())
                 if not drain:
                     return  # there is seldom more; the poller calls again if there is
-        except (Closed, Oversized, m.Malformed) as error:
+        except (Closed, Oversized, wire.Malformed) as error:
             process.broken = True
             self._poller.remove(process.channel.fileno())
             worker = self._core.workers[process.index]
@@ -362,7 +362,7 @@ class Server:
             return
         log.warning("client %d is disconnected: %s", client, reason)
         with contextlib.suppress(Closed, Flooded):
-            connection.channel.send(m.encode(m.Rejected(reason)))
+            connection.channel.send(wire.encode(m.Rejected(reason)))
         self._drop(connection, reason)
 
     def start_worker(self, index: int) -> int:

@@ -18,7 +18,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.transport.messages import MAX_MESSAGE
+from penstock.transport.wire import MAX_MESSAGE
 
 MAX_DESCRIPTORS = 4
 _MOST_WAITING_DESCRIPTORS = 64

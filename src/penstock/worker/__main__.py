@@ -19,6 +19,7 @@ from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.load import load
 from penstock.model.xla_cache import prepare
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed
 from penstock.worker.gpu import devices_for
 from penstock.worker.life import follow_engine
@@ -58,12 +59,12 @@ def main(arguments: list[str]) -> int:
         for number, (model, ready) in enumerate(zip(models, loaded, strict=True)):
             runnable = ready.runnable
             card = m.ModelCard(number, runnable.max_batch, runnable.batched, model.name)
-            channel.send(m.encode(card))
+            channel.send(wire.encode(card))
             for side, tensors in enumerate((runnable.spec.inputs, runnable.spec.outputs)):
                 if tensors is not None:
-                    channel.send(m.encode(m.CardTensors(number, side, tensors)))
+                    channel.send(wire.encode(m.CardTensors(number, side, tensors)))
             channel.send(ready.facts(number))
-        channel.send(m.encode(m.Loaded(os.getpid(), len(devices))))
+        channel.send(wire.encode(m.Loaded(os.getpid(), len(devices))))
         finished = Worker(channel, loaded, memory, devices).run()
         if not finished or "tensorflow" in sys.modules:
             _leave()

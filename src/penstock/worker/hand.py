@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import DeviceMemoryError, InputError, Kind, ModelError
 from penstock.spec import Signature
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.tensors import Array, plan_of
 from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target, row_by_row
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
@@ -83,7 +84,7 @@ class Hand:
             layout.runnable.changed = False
             self._worker.tell_facts(layout.model)
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
-        self._worker.send(m.encode_ran(number, usual, size, *times))
+        self._worker.send(wire.encode_ran(number, usual, size, *times))
 
     def _run_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
@@ -149,13 +150,13 @@ class Hand:
     ) -> None:
         elsewhere = place.descriptor >= 0
         record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
-        self._worker.send(m.encode(record), place.descriptor)
+        self._worker.send(wire.encode(record), place.descriptor)
         if elsewhere:
             os.close(place.descriptor)
 
     def _failed(self, number: int, index: int, start: int, count: int, error: Exception) -> None:
         record = m.ItemFailed(number, index, start, count, *describe(error))
-        self._worker.send(m.encode(record))
+        self._worker.send(wire.encode(record))
 
 
 def describe(error: Exception) -> tuple[int, str]:

@@ -33,6 +33,7 @@ from penstock.model.function import Runnable
 from penstock.model.pace import IN_FLIGHT
 from penstock.spec import Signature
 from penstock.transport import messages as m
+from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.tensors import plan_of
@@ -147,14 +148,14 @@ class Worker:
     def _next_order(self) -> Order | None:
         while True:
             data, descriptors = self._receive()
-            if data[0] == m.RUN:
-                batch, layout, last, items = m.decode_run(data)
+            if data[0] == wire.RUN:
+                batch, layout, last, items = wire.decode_run(data)
                 self._items += items
                 if last:
                     items, self._items = self._items, []
                     return Order(batch, self._layouts[layout], items)
                 continue
-            record = m.decode(data)
+            record = wire.decode(data)
             if isinstance(record, m.MapSegment):
                 self._memory.map(record.client, record.segment, record.size, descriptors.pop())
             elif isinstance(record, m.UnmapSegment):
@@ -197,7 +198,7 @@ class Worker:
         with self._sending:
             layout, new = self._output_layouts.number(signature)
             if new:
-                self._send(m.encode(m.OutputLayout(layout, signature)))
+                self._send(wire.encode(m.OutputLayout(layout, signature)))
         return layout
 
     def tell_facts(self, model: int) -> None:
@@ -214,6 +215,6 @@ def tell_failure(channel: Channel, error: Any) -> None:
     """A model could not be loaded: say why, before this process exits."""
     kind = Kind.DEVICE_MEMORY if isinstance(error, DeviceMemoryError) else Kind.MODEL_LOAD
     try:
-        channel.send(m.encode(m.LoadFailed(kind, str(error))))
+        channel.send(wire.encode(m.LoadFailed(kind, str(error))))
     except Closed:
         return

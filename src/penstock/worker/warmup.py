@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.model.function import Runnable
 from penstock.transport import messages as m
+from penstock.transport import wire
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ class Ready(NamedTuple):
     def facts(self, number: int) -> bytes:
         """What is known of it, as a message."""
         facts = {**self.runnable.facts(), "seconds": round(self.seconds, 3)}
-        return m.encode(m.ModelFacts(number, json.dumps(facts).encode()))
+        return wire.encode(m.ModelFacts(number, json.dumps(facts).encode()))
 
 
 class WarmUp:
@@ -72,7 +73,7 @@ class WarmUp:
                 continue
             if changed:
                 self._tell(model.facts(number))
-        self._tell(m.encode(m.Warm(os.getpid())))
+        self._tell(wire.encode(m.Warm(os.getpid())))
 
     def _tell(self, message: bytes) -> None:
         with self._lock:

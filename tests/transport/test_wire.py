@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.spec import DTYPES, MAX_NAME_BYTES, MAX_RANK, MAX_TENSORS, TensorSpec
 from penstock.transport import messages as m
+from penstock.transport import wire
 
 _INTEGERS = {
     code: st.integers(0, 2 ** (8 * size) - 1)
@@ -57,18 +58,18 @@ def _tail(tail: Any) -> st.SearchStrategy[Any]:
 
 
 def _records(number: int) -> st.SearchStrategy[Any]:
-    codec = m.CODECS[number]
+    codec = wire.CODECS[number]
     fixed = _fields(codec.fixed, skip=1)
     if not codec.tail:
         return fixed.map(lambda values: codec.record(*values))
     return st.tuples(fixed, _tail(codec.tail)).map(lambda both: codec.record(*both[0], both[1]))
 
 
-_ANY_RECORD = st.sampled_from(sorted(m.CODECS)).flatmap(_records)
+_ANY_RECORD = st.sampled_from(sorted(wire.CODECS)).flatmap(_records)
 
 
 def test_type_numbers_are_never_changed() -> None:
-    assert {codec.record.__name__: number for number, codec in m.CODECS.items()} == {
+    assert {codec.record.__name__: number for number, codec in wire.CODECS.items()} == {
         "Hello": 1,
         "AddSegment": 2,
         "DropSegment": 3,
@@ -112,11 +113,11 @@ def _tail_text(tail: Any) -> str:
 def test_layouts_of_this_version_are_never_changed() -> None:
     """Whoever changes one of these raises `VERSION` and writes down the new ones."""
     assert m.VERSION == 4
-    assert m.MAX_MESSAGE == 60_000
+    assert wire.MAX_MESSAGE == 60_000
     assert {
         number: codec.fixed.format
         + (codec.tail if isinstance(codec.tail, str) else codec.tail.format)
-        for number, codec in m.CODECS.items()
+        for number, codec in wire.CODECS.items()
     } == {
         1: "<BHItext",
         2: "<BIQ",
@@ -156,21 +157,21 @@ def test_layouts_of_this_version_are_never_changed() -> None:
     assert len(m.RunItem._fields) == len(m.RUN_ITEM.unpack(bytes(m.RUN_ITEM.size)))
 
 
-@pytest.mark.parametrize("number", sorted(m.CODECS))
+@pytest.mark.parametrize("number", sorted(wire.CODECS))
 def test_every_field_of_a_record_has_its_place(number: int) -> None:
-    codec = m.CODECS[number]
+    codec = wire.CODECS[number]
     packed = len(codec.fixed.unpack(bytes(codec.fixed.size))) - 1
     assert len(codec.record._fields) == packed + bool(codec.tail)
 
 
 @given(st.data())
-@pytest.mark.parametrize("number", sorted(m.CODECS))
+@pytest.mark.parametrize("number", sorted(wire.CODECS))
 def test_every_record_survives_the_socket(number: int, data: st.DataObject) -> None:
     record = data.draw(_records(number))
-    encoded = m.encode(record)
+    encoded = wire.encode(record)
     assert encoded[0] == number
-    assert len(encoded) <= m.MAX_MESSAGE
-    decoded = m.decode(encoded)
+    assert len(encoded) <= wire.MAX_MESSAGE
+    decoded = wire.decode(encoded)
     assert type(decoded) is type(record)
     assert decoded == record
 
@@ -179,23 +180,23 @@ def test_every_record_survives_the_socket(number: int, data: st.DataObject) -> N
 def test_what_is_cut_off_is_refused_or_another_whole_record(
     record: Any, data: st.DataObject
 ) -> None:
-    encoded = m.encode(record)
+    encoded = wire.encode(record)
     assume(len(encoded) > 1)
     short = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
     try:
-        decoded = m.decode(short)
-    except m.Malformed:
+        decoded = wire.decode(short)
+    except wire.Malformed:
         return
-    assert m.encode(decoded) == short
+    assert wire.encode(decoded) == short
 
 
-@pytest.mark.parametrize("number", [n for n, codec in m.CODECS.items() if not codec.tail])
+@pytest.mark.parametrize("number", [n for n, codec in wire.CODECS.items() if not codec.tail])
 def test_records_without_a_tail_have_one_length_only(number: int) -> None:
-    whole = m.CODECS[number].fixed.size
-    m.decode(bytes([number]) + bytes(whole - 1))
+    whole = wire.CODECS[number].fixed.size
+    wire.decode(bytes([number]) + bytes(whole - 1))
     for length in (1, whole - 1, whole + 1, whole + 8):
-        with pytest.raises(m.Malformed):
-            m.decode(bytes([number]) + bytes(length - 1))
+        with pytest.raises(wire.Malformed):
+            wire.decode(bytes([number]) + bytes(length - 1))
 
 
 @given(st.binary(max_size=400))
@@ -204,50 +205,50 @@ def test_records_without_a_tail_have_one_length_only(number: int) -> None:
 @example(b"\x04" + bytes(6) + b"\x01\x00\xff\xff")
 def test_any_bytes_are_malformed_or_a_record(data: bytes) -> None:
     try:
-        record = m.decode(data)
-    except m.Malformed:
+        record = wire.decode(data)
+    except wire.Malformed:
         return
-    assert _same_bytes(m.encode(record), data)
+    assert _same_bytes(wire.encode(record), data)
 
 
 @given(_ANY_RECORD, st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4))
 def test_spoilt_messages_are_malformed_or_a_record(
     record: Any, changes: list[tuple[int, int]]
 ) -> None:
-    spoilt = bytearray(m.encode(record))
+    spoilt = bytearray(wire.encode(record))
     for at, value in changes:
         spoilt[at % len(spoilt)] = value
     try:
-        again = m.decode(bytes(spoilt))
-    except m.Malformed:
+        again = wire.decode(bytes(spoilt))
+    except wire.Malformed:
         return
-    assert _same_bytes(m.encode(again), bytes(spoilt))
+    assert _same_bytes(wire.encode(again), bytes(spoilt))
 
 
 def _same_bytes(encoded: bytes, data: bytes) -> bool:
     """Whether both are the same message; there are several bit patterns of one NaN."""
-    if data[0] == 8 and math.isnan(m.decode(data).drain_seconds):
-        return math.isnan(m.decode(encoded).drain_seconds)
+    if data[0] == 8 and math.isnan(wire.decode(data).drain_seconds):
+        return math.isnan(wire.decode(encoded).drain_seconds)
     return encoded == data
 
 
 def test_lists_are_cut_into_messages_that_fit() -> None:
     items = [m.SUBMIT_ITEM.pack(n, 1, 2, 3, 4, 5, 6, -7, 8, -9, 1) for n in range(5_000)]
-    sent = list(m.encode_items(m.Submit, items))
+    sent = list(wire.encode_items(m.Submit, items))
     assert len(sent) > 1
-    assert all(len(data) <= m.MAX_MESSAGE for data in sent)
-    received = [m.SubmitItem(*item) for data in sent for item in m.decode(data).items]
+    assert all(len(data) <= wire.MAX_MESSAGE for data in sent)
+    received = [m.SubmitItem(*item) for data in sent for item in wire.decode(data).items]
     assert [item.request for item in received] == list(range(5_000))
     assert all(item.priority == -7 and item.deadline == -9 for item in received)
-    assert list(m.encode_items(m.Done, [])) == []
+    assert list(wire.encode_items(m.Done, [])) == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000, 1_333, 1_334, 20_000])
 def test_a_batch_is_cut_and_its_last_message_says_so(count: int) -> None:
     items = [m.RUN_ITEM.pack(1, 2, 3, 4, 5, 6, n, 1, 0) for n in range(count)]
-    sent = m.encode_run(9, 7, items)
-    records = [m.decode(data) for data in sent]
-    assert all(len(data) <= m.MAX_MESSAGE for data in sent)
+    sent = wire.encode_run(9, 7, items)
+    records = [wire.decode(data) for data in sent]
+    assert all(len(data) <= wire.MAX_MESSAGE for data in sent)
     assert [record.last for record in records] == [0] * (len(records) - 1) + [1]
     assert {(record.batch, record.layout) for record in records} == {(9, 7)}
     assert [m.RunItem(*item).start for r in records for item in r.items] == list(range(count))
@@ -256,9 +257,9 @@ def test_a_batch_is_cut_and_its_last_message_says_so(count: int) -> None:
 @pytest.mark.parametrize("size", [0, 1, 59_984, 59_985, 200_000])
 def test_a_long_answer_is_cut_and_its_last_message_says_so(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
-    sent = list(m.split_answer(3, data[:size]))
-    assert all(len(message) <= m.MAX_MESSAGE for message in sent)
-    records = [m.decode(message) for message in sent]
+    sent = list(wire.split_answer(3, data[:size]))
+    assert all(len(message) <= wire.MAX_MESSAGE for message in sent)
+    records = [wire.decode(message) for message in sent]
     assert [record.last for record in records] == [0] * (len(records) - 1) + [1]
     assert b"".join(record.data for record in records) == data[:size]
     assert {record.token for record in records} == {3}
@@ -268,15 +269,15 @@ def test_a_long_answer_is_cut_and_its_last_message_says_so(size: int) -> None:
 def test_long_texts_are_cut_between_characters(text: str, times: int, parts: int) -> None:
     long = (text + "é€𝄞") * times
     for record in (m.Failed(1, 2, long), m.RowFailed(1, 2, 3, 4, long), m.Rejected(long)):
-        encoded = m.encode(record)
-        assert len(encoded) <= m.MAX_MESSAGE
-        got = m.decode(encoded)[-1]
+        encoded = wire.encode(record)
+        assert len(encoded) <= wire.MAX_MESSAGE
+        got = wire.decode(encoded)[-1]
         whole = long.encode("utf-8", "backslashreplace").decode()
         assert got == whole or (got.endswith("…") and whole.startswith(got[:-1]))
 
 
 def test_texts_that_are_no_unicode_are_made_so() -> None:
-    decoded = m.decode(m.encode(m.Rejected("a\udc80b")))
+    decoded = wire.decode(wire.encode(m.Rejected("a\udc80b")))
     assert decoded.text == "a\\udc80b"
 
 
@@ -286,9 +287,9 @@ def test_the_largest_signature_fits_one_message() -> None:
         for n in range(MAX_TENSORS)
     )
     for record in (m.Layout(1, 1, tensors), m.CardTensors(1, 0, tensors)):
-        encoded = m.encode(record)
-        assert len(encoded) <= m.MAX_MESSAGE
-        assert m.decode(encoded) == record
+        encoded = wire.encode(record)
+        assert len(encoded) <= wire.MAX_MESSAGE
+        assert wire.decode(encoded) == record
 
 
 def _tensor(code: int, sizes: list[int], name: bytes) -> bytes:
@@ -312,15 +313,15 @@ def _tensor(code: int, sizes: list[int], name: bytes) -> bytes:
     ],
 )
 def test_impossible_tensors_are_malformed(tensors: bytes) -> None:
-    with pytest.raises(m.Malformed):
-        m.decode(m.CODECS[4].fixed.pack(4, 1, 0) + tensors)
+    with pytest.raises(wire.Malformed):
+        wire.decode(wire.CODECS[4].fixed.pack(4, 1, 0) + tensors)
 
 
 def test_which_records_carry_a_descriptor() -> None:
-    carrying = {codec.record.__name__ for codec in m.CODECS.values() if codec.descriptors == 1}
+    carrying = {codec.record.__name__ for codec in wire.CODECS.values() if codec.descriptors == 1}
     assert carrying == {"AddSegment", "Part", "MapSegment", "ItemPart"}
-    assert m.descriptors_of(m.AddSegment(1, 1)) == 1
-    assert m.descriptors_of(m.Part(1, 0, 1, 1, 0, 0)) == 0
-    assert m.descriptors_of(m.Part(1, 0, 1, 1, 1, 9)) == 1
-    assert m.descriptors_of(m.ItemPart(1, 0, 0, 1, 1, 1, 9)) == 1
-    assert m.descriptors_of(m.Ask(1, 0)) == 0
+    assert wire.descriptors_of(m.AddSegment(1, 1)) == 1
+    assert wire.descriptors_of(m.Part(1, 0, 1, 1, 0, 0)) == 0
+    assert wire.descriptors_of(m.Part(1, 0, 1, 1, 1, 9)) == 1
+    assert wire.descriptors_of(m.ItemPart(1, 0, 0, 1, 1, 1, 9)) == 1
+    assert wire.descriptors_of(m.Ask(1, 0)) == 0
