@@ -1,7 +1,7 @@
 """How much is measured. Every field is a flag; `--quick` and `--rehearse` change the defaults.
 
 `seconds` and `warm_up` are those of one load. All modes are tried at `mode_sizes`, and
-the best of them at all other `sizes`.
+the best of them at all other `sizes`; all modes at `mode_sizes` again in `also`.
 """
 
 import argparse
@@ -32,6 +32,7 @@ class Plan:
     sizes: tuple[int, ...] = _figure(
         (1, 16, 64, 128, 256, 384, 512, 768, 1024), "limit: batch sizes of the best mode"
     )
+    also: tuple[str, ...] = _figure(("float32",), "limit: other precisions, at those sizes")
     cell_seconds: float = _figure(1.5, "limit: seconds of calls for each mode and size")
     calls: int = _figure(300, "limit: calls that are waited for one by one, for their latency")
 
