@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-_NEEDED = ("numpy", "rich", "psutil", "click", "matplotlib", "pyarrow", "PIL", "pytest")
+_NEEDED = ("numpy", "rich", "psutil", "click", "matplotlib", "pyarrow", "PIL")
+_OF_TESTS = ("pytest", "hypothesis")
 _ON_A_GPU = ("pynvml", "cuda.bindings.driver")
 _DISK = 20 << 30  # 7.5 GB of images, as much of outputs and caches
 _TENSORFLOW = """
@@ -26,7 +27,7 @@ print(tf.__version__, keras.__version__, *tf.config.list_physical_devices("GPU")
 
 def missing(work: Path, rehearse: bool) -> Iterator[str]:
     """What is missing; tells what there is."""
-    for name in (*_NEEDED, *(() if rehearse else _ON_A_GPU)):
+    for name in (*_NEEDED, *_OF_TESTS, *(() if rehearse else _ON_A_GPU)):
         try:
             importlib.import_module(name)
         except ImportError as error:

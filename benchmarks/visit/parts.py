@@ -44,16 +44,16 @@ def parts(out: Path, work: Path, rehearse: bool) -> list[Part]:
 
 _ORDER = (
     *("look", "tests-order", "tests-claims", "tests-data", "limit", "loads", "tight", "tune"),
-    *("ways", "offline", "train-rate", "tests-faults", "tests-tuning", "train-large", "soak"),
-    "train-remat",
+    *("ways", "offline", "train-rate", "tests-faults", "tests-tuning", "tests-function"),
+    *("train-large", "soak", "train-remat"),
 )
 
 
 def _tests(rehearse: bool) -> Iterator[Part]:
-    collected = ("--collect-only",) if rehearse else ()
+    pretend = ("--pretend",) if rehearse else ()
 
     def tests(name: str, file: str, expected: float, limit: float) -> Part:
-        command = (*_PYTEST, *collected, f"tests/gpu/{file}")
+        command = (*_PYTEST, *pretend, f"tests/gpu/{file}")
         return Part(f"tests-{name}", command, expected, limit, takes_limit=False)
 
     yield tests("order", "test_order.py", 40, 120)
@@ -61,6 +61,7 @@ def _tests(rehearse: bool) -> Iterator[Part]:
     yield tests("data", "test_data_path.py", 110, 240)
     yield tests("faults", "test_faults.py", 150, 300)
     yield tests("tuning", "test_tuning_on_the_gpu.py", 110, 300)
+    yield tests("function", "test_function_on_the_gpu.py", 10, 60)
 
 
 def _benchmarks(out: Path, work: Path, flags: tuple[str, ...]) -> Iterator[Part]:
