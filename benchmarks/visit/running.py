@@ -18,8 +18,8 @@ from typing import IO
 from benchmarks.core.processes import ROOT
 from benchmarks.visit.parts import Part
 
-GRACE = 25.0  # seconds for a part that was interrupted
-LATE = 5.0  # seconds by which a part that knows its limit ends before this ends it
+GRACE = 15.0  # seconds for a part that was interrupted
+LATE = 20.0  # seconds by which a part that knows its limit ends before this ends it
 
 
 def run(part: Part, limit: float, log: Path) -> tuple[str, int]:
