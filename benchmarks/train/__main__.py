@@ -40,7 +40,11 @@ def main() -> int:
     if arguments.rehearse:
         console.print(rehearsal.SAID)
     plan = plan_of(arguments)
-    head = {"quick": arguments.quick, "rehearsal": arguments.rehearse, "plan": asdict(plan)}
+    head = {
+        "quick": arguments.quick,
+        "rehearsal": arguments.rehearse,
+        "plan": {name: value for name, value in asdict(plan).items() if name != "ways"},
+    }
     results = Results(arguments.out, head, facts)
     kept = results.keep() if arguments.only else []
     if kept:

@@ -67,18 +67,19 @@ def _tests(rehearse: bool) -> Iterator[Part]:
 def _benchmarks(out: Path, work: Path, flags: tuple[str, ...]) -> Iterator[Part]:
     gpu = (
         *("-m", "benchmarks.gpu", f"--out={out / 'gpu'}", f"--work={work}", *flags),
-        *("--sizes=1,16,128,256,384,512,768,1024", "--also=", "--tight-within=100"),
+        *("--sizes=1,256,384,512,768,1024", "--also=", "--tight-within=100"),
     )
-    # 66 s with three cells; now there are eleven, and the network is made too.
-    yield Part("limit", (*gpu, "--only=limit"), 220, 380)
+    # 66 s with three cells; now there are nine, and the network is made too.
+    yield Part("limit", (*gpu, "--only=limit"), 190, 380)
     yield Part("loads", (*gpu, "--only=crowd,few,one,array"), 165, 340)  # measured: 163 s
     yield Part("tight", (*gpu, "--only=tight"), 190, 320)  # measured: 185 s
     yield Part("tune", (*gpu, "--only=tune"), 140, 260)
     yield Part("ways", (*gpu, "--only=ways"), 160, 300)
     yield Part("soak", (*gpu, "--only=soak"), 45, 130)  # measured: 41 s
     offline = ("-m", "benchmarks.offline.gpu", f"--out={out / 'offline-gpu'}", f"--work={work}")
-    yield Part("offline", (*offline, *flags, "--rounds=1"), 230, 420)
+    yield Part("offline", (*offline, *flags, "--rounds=1"), 200, 420)
     train = ("-m", "benchmarks.train", f"--out={out / 'train'}", "--quick", *flags)
-    yield Part("train-rate", (*train, "--only=rate"), 245, 420)  # measured: 243 s
+    # 243 s with a fourth way, of which no goal tells, that was warm after 56 s.
+    yield Part("train-rate", (*train, "--only=rate", "--ways=float32,same,auto"), 190, 420)
     yield Part("train-large", (*train, "--only=large"), 150, 330)
     yield Part("train-remat", (*train, "--only=remat"), 250, 420)
