@@ -94,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     rehearsal.add_flag(parser)
     add_limits(parser)
     parser.add_argument("--rounds", type=int, default=0, help="of each job (default: 2; quick: 1)")
+    parser.add_argument("--data", default="npy,jpeg", help="npy, jpeg, or both (default: both)")
     parser.add_argument(
         "--max-batch", type=int, default=0, help="Penstock's largest batch (0: what it finds best)"
     )
@@ -101,6 +102,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=rehearsal.RESULTS / "offline-gpu")
     arguments = parser.parse_args()
     rehearsal.keep_apart(parser, arguments)
+    arguments.data = arguments.data.split(",")
+    if not {"npy", "jpeg"}.issuperset(arguments.data):
+        parser.error(f"no such data: {', '.join(arguments.data)}; there are npy and jpeg")
     once = arguments.quick or arguments.rehearse
     arguments.rounds = arguments.rounds or (1 if once else 2)
     return arguments
@@ -170,10 +174,11 @@ class Run:
     def _data(self, made: dict[str, Path]) -> None:
         began = time.monotonic()
         images, files = self._scale.rows
-        made["npy"] = make_array(self._place.files, images)
-        made["jpeg"] = make_files(self._place.files, files)
-        took = time.monotonic() - began
-        self._to.print(f"{images:,} images and {files:,} files made in {took:.1f} s")
+        if "npy" in self._arguments.data:
+            made["npy"] = make_array(self._place.files, images)
+        if "jpeg" in self._arguments.data:
+            made["jpeg"] = make_files(self._place.files, files)
+        self._to.print(f"{' and '.join(made)} made in {time.monotonic() - began:.1f} s")
 
     def _job(self, data: str, source: Path, number: int) -> None:
         rows = self._scale.rows[data == "jpeg"]

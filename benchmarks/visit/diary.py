@@ -62,4 +62,4 @@ class Diary:
             lines = self.log_of(part).read_text(errors="replace").splitlines()
         except OSError:
             return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")[:_SAID]
+        return next((line.strip(" =") for line in reversed(lines) if line.strip()), "")[:_SAID]

@@ -19,7 +19,7 @@ from benchmarks.core.processes import ROOT
 from benchmarks.visit.parts import Part
 
 GRACE = 15.0  # seconds for a part that was interrupted
-LATE = 20.0  # seconds by which a part that knows its limit ends before this ends it
+LATE = 30.0  # seconds by which a part that knows its limit ends before this ends it
 
 
 def run(part: Part, limit: float, log: Path) -> tuple[str, int]:

@@ -5,6 +5,7 @@ Here only some of their parts: all of them are gone through by `make gpu-visit A
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -17,7 +18,6 @@ import pytest
 from benchmarks.core.rehearsal import RESULTS, SAID
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ("benchmarks.gpu", "benchmarks.offline.gpu", "benchmarks.train")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -67,11 +67,13 @@ def test_clients_of_an_engine(work: Path, tmp_path: Path) -> None:
 
 
 def test_whole_data_sets(work: Path, tmp_path: Path) -> None:
-    done = _rehearse("benchmarks.offline.gpu", f"--work={work}", f"--out={tmp_path}", "--limit=120")
+    flags = ("--data=jpeg", f"--work={work}", f"--out={tmp_path}", "--limit=120")
+    done = _rehearse("benchmarks.offline.gpu", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     found = _found(tmp_path)
     assert found["failures"] == {}
-    assert [(job["data"], job["written"]) for job in found["jobs"]] == [("npy", 400), ("jpeg", 60)]
+    assert [(job["data"], job["written"]) for job in found["jobs"]] == [("jpeg", 60)]
+    assert [row["size"] for row in found["limit"][:2]] == [8, 16]
 
 
 def test_training(tmp_path: Path) -> None:
@@ -84,13 +86,22 @@ def test_training(tmp_path: Path) -> None:
     assert row["report"]["micro_batch"] == 32
 
 
-def test_a_rehearsal_keeps_away_from_results_and_ends_in_time(tmp_path: Path) -> None:
-    before = sorted(RESULTS.rglob("*"))
-    for program in PROGRAMS:
-        done = _rehearse(program)
-        assert done.returncode == 2
-        assert "a rehearsal writes nothing into" in done.stderr
-    done = _rehearse("benchmarks.train", "--only=rate", f"--out={tmp_path}", "--limit=1.5")
+def test_a_run_that_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
+    flags = ("--only=large,remat", "--ways=penstock,kept", f"--out={tmp_path}", "--limit=1.5")
+    done = _rehearse("benchmarks.train", *flags)
     assert done.returncode == 1
-    assert _found(tmp_path)["failures"] == {"rate": "cut off after 1 s"}
-    assert sorted(RESULTS.rglob("*")) == before
+    assert "remat: not begun, no time is left" in done.stdout
+    found = _found(tmp_path)
+    assert found["failures"] == {"large": "cut off after 1 s"}
+
+
+@pytest.mark.parametrize("program", ["gpu.__main__", "offline.gpu", "train.__main__"])
+def test_a_rehearsal_keeps_away_from_results(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"benchmarks.{program}").main
+    for out in ([], [f"--out={RESULTS / 'some' / 'where'}"]):
+        monkeypatch.setattr(sys, "argv", [program, "--rehearse", *out])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert "a rehearsal writes nothing into" in capsys.readouterr().err

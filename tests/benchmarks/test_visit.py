@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,24 @@ def test_every_command_of_a_visit_is_one_that_its_program_takes(tmp_path: Path) 
         said, _ = process.communicate(timeout=40)
         assert process.returncode == 2, said
         assert "There is no GPU here" in said
+
+
+def test_what_programs_within_the_tests_import_is_there() -> None:
+    """They are texts, run on a GPU alone: no checker and no collection sees a name that moved."""
+    checked = 0
+    for path in (ROOT / "tests" / "gpu").glob("test_*.py"):
+        for text in _texts(ast.parse(path.read_text())):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("penstock"):
+                    exec(ast.unparse(node), {})
+                    checked += 1
+    assert checked > 8
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """The programs that a module has as constants."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            value = node.value.value
+            if isinstance(value, str) and "import " in value:
+                yield value
