@@ -95,7 +95,8 @@ def take_turns(
                 if outcome.error is None:
                     child.say({"steps": steps})
                     _hear(outcome, child, time.monotonic() + _TURN_WITHIN)
-                    tell(outcome, f"turn {number + 1}: {outcome.turns[-1]:,.0f} images/s")
+                    rate = f"{outcome.turns[-1]:,.0f}" if outcome.turns else "no"
+                    tell(outcome, f"turn {number + 1}: {rate} images/s")
         for outcome in _end(pairs):
             tell(outcome, "ended")
 

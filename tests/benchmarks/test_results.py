@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 
+from benchmarks.core.processes import ChildFailed
 from benchmarks.gpu import report
 from benchmarks.gpu.images import FACTS, Pictures
 from benchmarks.gpu.results import Results, Row
 from benchmarks.models.images import ANSWERS, IMAGES
+from benchmarks.train import turns
 from benchmarks.train.results import Results as TrainResults
 from benchmarks.train.turns import Outcome
 from benchmarks.train.way import Way
@@ -61,6 +65,37 @@ def test_training_is_kept_as_it_is_found_and_added_to_by_later_commands(tmp_path
     second.begin("rate")
     assert second.failures == {}
     assert TrainResults(tmp_path, {**head, "plan": {"batch": 16}}, MACHINE).keep() == []
+
+
+class _Child:
+    """Is warm, and dies in its first turn."""
+
+    def __init__(self) -> None:
+        self._says = [{"loaded": 1.0}, {"ready": 2.0, "loss": 1.0}]
+
+    def say(self, message: dict[str, Any]) -> None:
+        pass
+
+    def hear(self, deadline: float) -> dict[str, Any]:
+        if not self._says:
+            raise ChildFailed("ended")
+        return self._says.pop(0)
+
+
+def test_a_way_that_dies_in_its_first_turn_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "children", lambda *_: contextlib.nullcontext([_Child()]))
+    told: list[tuple[str | None, str]] = []
+    way = Way("penstock", "tiny", batch=8, rows=8, warm_up=1)
+    place: Any = None
+    turns.take_turns(
+        {"one": way},
+        place,
+        lambda outcome, news: told.append((outcome.error, news)),
+        rounds=2,
+        steps=1,
+        within=1.0,
+    )
+    assert told == [(None, "warm after 2.0 s"), ("ended", "turn 1: no images/s")]
 
 
 def test_a_batch_may_be_larger_than_the_images_that_there_are(tmp_path: Path) -> None:
