@@ -71,6 +71,13 @@ bench: $(BENCH_VENV)/.stamp  ## measure Penstock beside what people use today
 bench-gpu:  ## measure ResNet-50 on a GPU, with the machine's own python3
 	PYTHONPATH=src python3 -m benchmarks.gpu $(ARGS)
 
+# All that needs a GPU, as far as SECONDS go; the next command goes on with the rest, in the same
+# folder. `make gpu-visit SECONDS=580 ARGS="--only limit,loads"`; ARGS=--rehearse without a GPU.
+VISIT ?= build/gpu-visit
+.PHONY: gpu-visit
+gpu-visit:  ## tests and benchmarks on a GPU, in order, within SECONDS=600 (VISIT=build/gpu-visit)
+	PYTHONPATH=src python3 -m benchmarks.visit --out $(VISIT) --seconds $(SECONDS) $(ARGS)
+
 .PHONY: soak
 soak: venv  ## run it for long and look for leaks (SECONDS=600 MODEL=checksum|digits)
 	$(VENV)/bin/python -m benchmarks.soak --model $(MODEL) --seconds $(SECONDS)

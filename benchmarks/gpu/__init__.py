@@ -1,6 +1,6 @@
 """The GPU benchmark: ResNet-50 through Penstock beside the most that the card can do.
 
-    PYTHONPATH=src python3 -m benchmarks.gpu [--only PART,...] [--quick] [--cpu] [--out DIR]
+    PYTHONPATH=src python3 -m benchmarks.gpu [--only PART,...] [--quick] [--rehearse] [--out DIR]
 
 Images of 224 × 224 × 3 bytes in, 1000 floats out, random weights, half precision. The limit is the
 maximum over compile modes and batch sizes, on data that lies on the card, in a process that imports
@@ -12,6 +12,7 @@ limit             bare.py, limit.py (a process), sweep.py
 crowd, few, one   client.py (processes), engine.py (a process), served.py, loads.py
 array             array.py (a process), loads.py
 again             loads.py
+tune              tuner.py (a process), tuned.py
 ways              alone.py (processes), ways.py
 tight             filler.py (a process), tight.py
 soak              soaker.py (processes), soak.py

@@ -1,8 +1,9 @@
-"""The command: python -m benchmarks.gpu [--only PART,...] [--quick] [--cpu] [--out DIR].
+"""The command: python -m benchmarks.gpu [--only PART,...] [--quick] [--rehearse] [--out DIR].
 
 Tells every figure as soon as it is known, and writes results.json after each; table.txt and
-plot.png after each part. With --only, the other parts of an earlier command stay in the results.
-Ends with 1 where a part that was asked for failed.
+plot.png after each part. With --only, what an earlier command found of other parts stays in the
+results. A part that fails, or takes longer than it may, leaves the others their turn; the command
+ends with 1 then.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +19,9 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.core import machine
-from benchmarks.core.processes import ROOT, ChildFailed, children
+from benchmarks.core import machine, rehearsal
+from benchmarks.core.budget import Budget, OutOfTime, add_limits
+from benchmarks.core.processes import ChildFailed, children
 from benchmarks.gpu import card, loads, report, soak, sweep, tight, tuned, ways
 from benchmarks.gpu.bench import Bench, settings_of
 from benchmarks.gpu.images import FACTS, facts_of
@@ -51,31 +54,39 @@ def main() -> int:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     wide = Console(width=None if sys.stdout.isatty() else _WIDTH)
     facts = machine.facts() | {"card": card.facts()}
-    if not facts["card"] and not arguments.cpu:
-        console.print("There is no GPU here (nvidia-smi tells of none): use --cpu.")
+    if not facts["card"] and not arguments.rehearse:
+        console.print("There is no GPU here (nvidia-smi tells of none): use --rehearse.")
         return 2
-    wanted = [part for part in PARTS if part in arguments.only]
+    if arguments.rehearse:
+        console.print(rehearsal.SAID)
+    wanted = [part for part in PARTS if part in (arguments.only or PARTS)]
     if not plan.tight and "tight" in wanted:
         wanted.remove("tight")
+        console.print("tight: left out, it needs a card to fill")
     results = _results(arguments, plan, facts)
-    kept = results.keep([part for part in PARTS if part not in arguments.only])
+    kept = results.keep(PARTS) if arguments.only else []
     if kept:
         console.print(f"Kept from an earlier command: {', '.join(kept)}")
-    place = Place(arguments.work, arguments.cpu)
+    budget = Budget(arguments.limit, arguments.part_limit)
+    place = Place(arguments.work, arguments.rehearse)
     settings = settings_of(plan, dict(arguments.setting))
     bench = Bench(plan, place, results, settings)
     try:
-        results.network = _network(plan, place, console)
+        with budget.part():
+            results.network = _network(plan, place, console)
         failed = []
         for part in wanted:
-            if not _run(bench, part, console):
+            if not _run(bench, part, budget, console):
                 failed.append(part)
-            _publish(bench, arguments.out, facts)
+            try:
+                _publish(bench, arguments.out, facts)
+            except Exception:  # what cannot be shown is in results.json
+                console.print(traceback.format_exc(), style="red")
     except KeyboardInterrupt:
         console.print(f"Interrupted; what was found is in {arguments.out}")
         return 130
-    except ChildFailed as error:
-        console.print(str(error), style="red")
+    except (ChildFailed, OutOfTime) as error:
+        console.print(f"There is no network to measure: {error}", style="red")
         return 1
     finally:
         bench.end_engine()
@@ -83,24 +94,34 @@ def main() -> int:
         _publish(bench, arguments.out, facts)
     report.show(wide, results, verdicts(results, plan.precision), facts)
     console.print(f"Written to {arguments.out}")
+    if failed:
+        console.print(f"Failed, or out of time: {', '.join(failed)}", style="red")
     return 1 if failed else 0
 
 
-def _run(bench: Bench, part: str, console: Console) -> bool:
+def _run(bench: Bench, part: str, budget: Budget, console: Console) -> bool:
     """One part; whether it came to its end."""
+    if budget.is_over:
+        console.print(f"{part}: not begun, no time is left", style="red")
+        return False
     if part not in _OF_ONE_ENGINE:
         bench.end_engine()
     bench.results.begin(part, asdict(bench.plan))
     began, failure = time.monotonic(), None
     try:
-        for row in PARTS[part](bench):
-            bench.results.add(part, row)
-            console.print(report.line(part, row))
-    except ChildFailed as error:
+        with budget.part():
+            for row in PARTS[part](bench):
+                bench.results.add(part, row)
+                console.print(report.line(part, row))
+    except (OutOfTime, ChildFailed) as error:
         console.print(f"{part} failed: {error}", style="red")
         failure = str(error).splitlines()[0][:500]
-        bench.end_engine()
+    except Exception as error:  # a fault of the benchmark's own: the other parts may have none
+        console.print(f"{part} failed:\n{traceback.format_exc()}", style="red")
+        failure = f"{type(error).__name__}: {error}"[:500]
     took = time.monotonic() - began
+    if failure is not None:
+        bench.end_engine()
     bench.results.end(part, took, failure)
     console.print(f"{part:6} took {took:.1f} s")
     return failure is None
@@ -137,6 +158,8 @@ def _results(arguments: argparse.Namespace, plan: Plan, facts: dict[str, Any]) -
         "kind": plan.network,
         "precision": plan.precision,
     }
+    if arguments.rehearse:
+        head["rehearsal"] = True
     return Results(arguments.out, head, facts, PARTS)
 
 
@@ -156,13 +179,14 @@ def _publish(bench: Bench, out: Path, facts: dict[str, Any]) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--only", type=_parts, default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--only", type=_parts, default=[], help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
-    parser.add_argument("--cpu", action="store_true", help="a small network on the CPU")
+    rehearsal.add_flag(parser)
+    add_limits(parser)
     parser.add_argument(
         "--out",
         type=Path,
-        default=ROOT / "benchmarks" / "results" / "gpu",
+        default=rehearsal.RESULTS / "gpu",
         help="folder for the results (default: benchmarks/results/gpu)",
     )
     parser.add_argument(
@@ -179,7 +203,9 @@ def _arguments() -> argparse.Namespace:
         help="a setting of Penstock's engine or model, its value as JSON; several times",
     )
     add_flags(parser)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    rehearsal.keep_apart(parser, arguments)
+    return arguments
 
 
 def _parts(text: str) -> list[str]:

@@ -41,6 +41,13 @@ class Pictures(Images):
         if not off <= self._tolerance:
             raise WrongAnswer(f"an answer is off by {off:.3g}; {self._tolerance:.3g} is allowed")
 
+    def batch(self, size: int) -> tuple[Any, Any]:
+        """As `Images` has it; a batch of more images than there are has some of them again."""
+        if size <= len(self._images):
+            return super().batch(size)
+        again = np.arange(size) % len(self._images)
+        return self._images[again], self._answers[again]
+
     def repeated(self, rows: int) -> tuple[npt.NDArray[np.uint8], Any]:
         """So many images, the same ones again and again, and the right answer to row `i % n`."""
         several: Any = self._images

@@ -1,7 +1,7 @@
-"""How much is measured. Every field is a flag; `--quick` and `--cpu` change the defaults.
+"""How much is measured. Every field is a flag; `--quick` and `--rehearse` change the defaults.
 
 `seconds` and `warm_up` are those of one load. All modes are tried at `mode_sizes`, and
-the best of them at all other `sizes`.
+the best of them at all other `sizes`; all modes at `mode_sizes` again in `also`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def _figure(default: Any, help: str) -> Any:
 class Plan:
     """A run on a GPU, in full."""
 
-    network: str = _figure("resnet50", "resnet50, or mobilenetv2 (96 × 96, a third as wide)")
+    network: str = _figure("resnet50", "resnet50, or tiny (64 × 64, a few layers)")
     precision: str = _figure("mixed_float16", "of Penstock and of all that it is compared with")
     images: int = _figure(512, "different images")
 
@@ -32,6 +32,7 @@ class Plan:
     sizes: tuple[int, ...] = _figure(
         (1, 16, 64, 128, 256, 384, 512, 768, 1024), "limit: batch sizes of the best mode"
     )
+    also: tuple[str, ...] = _figure(("float32",), "limit: other precisions, at those sizes")
     cell_seconds: float = _figure(1.5, "limit: seconds of calls for each mode and size")
     calls: int = _figure(300, "limit: calls that are waited for one by one, for their latency")
 
@@ -89,33 +90,26 @@ _QUICK: dict[str, Any] = {
     "soak_rows": 500_000,
 }
 
-_CPU: dict[str, Any] = {
-    "network": "mobilenetv2",
-    "precision": "float32",
-    "images": 128,
-    "modes": ("function", "frozen"),
-    "mode_sizes": (16,),
-    "sizes": (1, 16, 64),
-    "clients": 4,
-    "outstanding": 8,
-    "array_rows": 4_000,
-    "processes": 2,
-    "batches": (1, 32),
-    "tight": (),
-    "soak_rows": 500_000,
-    "soak_clients": 2,
-}
-
-_QUICK_CPU: dict[str, Any] = {
-    "cell_seconds": 0.3,
-    "calls": 20,
+_REHEARSAL: dict[str, Any] = {
+    "network": "tiny",
+    "images": 64,
+    "mode_sizes": (8,),
+    "sizes": (1, 8, 16),
+    "cell_seconds": 0.1,
+    "calls": 5,
     "clients": 2,
     "outstanding": 4,
-    "warm_up": 0.3,
-    "seconds": 1.0,
-    "array_rows": 1_000,
-    "ways_seconds": 1.0,
-    "soak_rows": 50_000,
+    "warm_up": 0.2,
+    "seconds": 0.5,
+    "rounds": 1,
+    "array_rows": 500,
+    "processes": 2,
+    "ways_seconds": 0.4,
+    "batches": (1, 8),
+    "tight": (),
+    "soak_rows": 10_000,
+    "soak_clients": 2,
+    "soak_call": 64,
 }
 
 
@@ -134,9 +128,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """The defaults of this kind of run, and what the flags say."""
-    changes = (_QUICK if arguments.quick else {}) | (_CPU if arguments.cpu else {})
-    if arguments.quick and arguments.cpu:
-        changes |= _QUICK_CPU
+    changes = (_QUICK if arguments.quick else {}) | (_REHEARSAL if arguments.rehearse else {})
     given = {one.name: getattr(arguments, one.name) for one in dataclasses.fields(Plan)}
     changes |= {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(FULL, **changes)

@@ -3,8 +3,10 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.core import rehearsal
 from benchmarks.core.goals import Verdict, goals_table, number
 from benchmarks.gpu.results import Results, Row
 
@@ -21,6 +23,8 @@ def show(
     console: Console, results: Results, verdicts: list[Verdict], machine: dict[str, Any]
 ) -> None:
     """The machine, one table a part, and the goals."""
+    if results.is_rehearsal:
+        console.print(rehearsal.SAID)
     gpus = ", ".join(gpu["name"] for gpu in machine["card"].get("gpus", [])) or "no GPU"
     versions = results.network.get("versions", {})
     console.print(
@@ -34,10 +38,7 @@ def show(
     mixed = results.mixed()
     if mixed:
         console.print("The parts are not of one run:", *mixed, sep="\n  ", highlight=False)
-    goals = goals_table(verdicts)
-    if not machine["card"]:
-        goals.caption = "The goals are those of one H200: here they say that the run works."
-    console.print(goals)
+    console.print(goals_table(verdicts))
 
 
 def _table(part: str, found: dict[str, Any]) -> Table:
@@ -51,7 +52,8 @@ def _table(part: str, found: dict[str, Any]) -> Table:
         table.add_column(columns[name], justify="right")
     table.add_column("note", max_width=70)
     for row in rows:
-        table.add_row(row["title"], *(number(row[name]) for name in used), row["note"])
+        title, note = escape(row["title"]), escape(row["note"])  # errors tell of [/job:localhost]
+        table.add_row(title, *(number(row[name]) for name in used), note)
     if found["failure"]:
-        table.add_row("failed", *("" for _ in used), found["failure"])
+        table.add_row("failed", *("" for _ in used), escape(found["failure"]))
     return table

@@ -44,6 +44,10 @@ class Results:
         self.network: dict[str, Any] = {}
         self.parts: dict[str, dict[str, Any]] = {}
 
+    @property
+    def is_rehearsal(self) -> bool:
+        return "rehearsal" in self._head
+
     def keep(self, others: Iterable[str]) -> list[str]:
         """Take these parts over from the file that is there, if it is of the same kind of run."""
         if not self._file.exists():

@@ -1,4 +1,4 @@
-"""The part `limit`: every mode, then every size of the best mode, and the same modes in float32."""
+"""The part `limit`: every mode, every size of the best one, and the modes in other precisions."""
 
 import time
 from collections.abc import Iterator
@@ -26,9 +26,10 @@ def run(bench: Bench) -> Iterator[Row]:
         for size in plan.sizes:
             if (best, size) not in modes:
                 yield sweep.measure(plan.precision, best, size)
-        if plan.precision != "float32":
-            for mode, size in modes:
-                yield sweep.measure("float32", mode, size)
+        for precision in plan.also:
+            if precision != plan.precision:
+                for mode, size in modes:
+                    yield sweep.measure(precision, mode, size)
     finally:
         sweep.end()
 

@@ -7,140 +7,227 @@ and table.txt after every figure. Rows a second count from the first read to the
 disk; `until joined`, to its last part there.
 
 `--work`: a folder for the network, the data and the caches, kept for the next command; that of
-`benchmarks.gpu` will do. `--cpu`: a small network, to see that it runs.
+`benchmarks.gpu` will do. A step that fails, or takes longer than it may, leaves the others their
+turn; the command ends with 1 then. `--rehearse`: a tiny network without a GPU, to see that it runs.
 """
 
 import argparse
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.core import machine
+from benchmarks.core import machine, rehearsal
+from benchmarks.core.budget import Budget, OutOfTime, add_limits
 from benchmarks.core.goals import goals_table, verdict
-from benchmarks.core.processes import ROOT, ChildFailed, children
+from benchmarks.core.processes import ChildFailed, children
 from benchmarks.gpu import card
 from benchmarks.gpu.images import FACTS, facts_of
 from benchmarks.gpu.place import Place
 from benchmarks.offline.gpu_data import make_array, make_files
 
-_NETWORK = {"gpu": ("resnet50", "mixed_float16"), "cpu": ("mobilenetv2", "float32")}
-_MODE = {"gpu": "frozen-xla", "cpu": "frozen"}
-_SIZES = {"gpu": (256, 512, 1024), "cpu": (32, 64)}
-_ROWS = {"gpu": (50_000, 20_000), "cpu": (4_000, 2_000)}
-_QUICK_ROWS = {"gpu": (20_000, 8_000), "cpu": (600, 300)}
 _CELL_SECONDS, _CALLS = 1.5, 20
 _WITHIN = 300.0
 _GOAL, _STRETCH = 0.85, 0.95
 _WIDTH = 120
 
 
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured, and with which network. `rows`: images in the array, and files."""
+
+    network: str = "resnet50"
+    precision: str = "mixed_float16"
+    mode: str = "frozen-xla"
+    sizes: tuple[int, ...] = (256, 512, 1024)
+    rows: tuple[int, int] = (50_000, 20_000)
+
+
+_FULL = Scale()
+_QUICK = Scale(rows=(20_000, 8_000))
+_REHEARSAL = Scale(network="tiny", sizes=(8, 16), rows=(400, 60))
+
+
 def main() -> int:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     facts = machine.facts() | {"card": card.facts()}
-    if not facts["card"] and not arguments.cpu:
-        console.print("There is no GPU here (nvidia-smi tells of none): use --cpu.")
+    if not facts["card"] and not arguments.rehearse:
+        console.print("There is no GPU here (nvidia-smi tells of none): use --rehearse.")
         return 2
-    kind = "cpu" if arguments.cpu else "gpu"
-    results: dict[str, Any] = {"machine": facts, "kind": kind, "limit": [], "jobs": []}
-    place = Place(arguments.work, arguments.cpu)
+    if arguments.rehearse:
+        console.print(rehearsal.SAID)
+    scale = _REHEARSAL if arguments.rehearse else _QUICK if arguments.quick else _FULL
+    results: dict[str, Any] = {"machine": facts, "limit": [], "jobs": [], "failures": {}}
+    results["kind"] = "rehearsal" if arguments.rehearse else "gpu"
+    place = Place(arguments.work, arguments.rehearse)
+    run = Run(scale, place, results, arguments, console)
     try:
-        _measure(kind, arguments, place, results, console)
-    except ChildFailed as error:
-        console.print(str(error), style="red")
-        return 1
+        run.measure()
+    except KeyboardInterrupt:
+        console.print(f"Interrupted; what was found is in {arguments.out}")
+        return 130
     finally:
         place.remove()
-    _show(Console(width=None if sys.stdout.isatty() else _WIDTH), results)
-    console.print(f"Written to {arguments.out}")
-    return 0
+    if "network" in results:
+        _show(Console(width=None if sys.stdout.isatty() else _WIDTH), results)
+        console.print(f"Written to {arguments.out}")
+    if results["failures"]:
+        console.print(f"Failed, or out of time: {', '.join(results['failures'])}", style="red")
+    return 1 if results["failures"] else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.offline.gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows, one round")
-    parser.add_argument("--cpu", action="store_true", help="a small network on the CPU")
+    rehearsal.add_flag(parser)
+    add_limits(parser)
     parser.add_argument("--rounds", type=int, default=0, help="of each job (default: 2; quick: 1)")
+    parser.add_argument("--data", default="npy,jpeg", help="npy, jpeg, or both (default: both)")
     parser.add_argument(
         "--max-batch", type=int, default=0, help="Penstock's largest batch (0: what it finds best)"
     )
     parser.add_argument("--work", type=Path, help="kept for the next command (default: a new one)")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "offline-gpu")
+    parser.add_argument("--out", type=Path, default=rehearsal.RESULTS / "offline-gpu")
     arguments = parser.parse_args()
-    arguments.rounds = arguments.rounds or (1 if arguments.quick else 2)
+    rehearsal.keep_apart(parser, arguments)
+    arguments.data = arguments.data.split(",")
+    if not {"npy", "jpeg"}.issuperset(arguments.data):
+        parser.error(f"no such data: {', '.join(arguments.data)}; there are npy and jpeg")
+    once = arguments.quick or arguments.rehearse
+    arguments.rounds = arguments.rounds or (1 if once else 2)
     return arguments
 
 
-def _measure(
-    kind: str, arguments: argparse.Namespace, place: Place, results: dict[str, Any], to: Console
-) -> None:
-    def found(part: str, row: dict[str, Any]) -> None:
-        results[part].append(row)
-        _write(arguments.out, results)
+class Run:
+    """One step after the other; `results` has what they found, and which of them failed."""
 
-    images, files = (_QUICK_ROWS if arguments.quick else _ROWS)[kind]
-    results["network"] = _network(kind, place)
-    for row in _limit(kind, place, _SIZES[kind]):
-        found("limit", row)
-        to.print(f"limit: {_told(row)}")
-    began = time.monotonic()
-    sources = {"npy": make_array(place.files, images), "jpeg": make_files(place.files, files)}
-    to.print(f"{images:,} images and {files:,} files made in {time.monotonic() - began:.1f} s")
-    for number in range(arguments.rounds):
-        for data, source in sources.items():
-            rows = images if data == "npy" else files
-            report = _job(kind, place, source, rows, arguments.max_batch)
-            found("jobs", {"round": number, "data": data, **report})
-            to.print(
-                f"{data}: {report['ended']:,.0f} rows/s, {report['rate']:,.0f} until joined; "
-                f"started in {report['starting']:.1f} s; {report['advice']}"
-            )
+    def __init__(
+        self,
+        scale: Scale,
+        place: Place,
+        results: dict[str, Any],
+        arguments: argparse.Namespace,
+        to: Console,
+    ) -> None:
+        self._scale = scale
+        self._place = place
+        self._results = results
+        self._arguments = arguments
+        self._to = to
+        self._budget = Budget(arguments.limit, arguments.part_limit)
 
-    best = max(results["limit"], key=lambda row: row.get("images_per_s", 0.0))["size"]
-    for row in _limit(kind, place, [best]):  # what disturbed the first one may be over
-        found("limit", row)
-        to.print(f"limit, once more: {_told(row)}")
+    def measure(self) -> None:
+        """Everything, as far as time allows."""
+        if not self._step("network", self._network):
+            return
+        self._step("limit", partial(self._limit, self._scale.sizes))
+        made: dict[str, Path] = {}
+        if not self._step("data", partial(self._data, made)):
+            return
+        for number in range(self._arguments.rounds):
+            for data in made:
+                self._step(f"{data}, round {number}", partial(self._job, data, made[data], number))
+        best = max(
+            self._results["limit"], key=lambda row: row.get("images_per_s", 0.0), default=None
+        )
+        if best is not None:  # what disturbed the first one may be over
+            self._step("limit, once more", partial(self._limit, [best["size"]]))
+
+    def _step(self, name: str, work: Callable[[], None]) -> bool:
+        """Whether it came to its end."""
+        try:
+            if self._budget.is_over:
+                raise OutOfTime("not begun, no time is left")
+            with self._budget.part():
+                work()
+            return True
+        except (OutOfTime, ChildFailed) as error:
+            self._to.print(f"{name} failed: {error}", style="red")
+            self._results["failures"][name] = str(error).splitlines()[0][:500]
+        except Exception as error:  # a fault of the benchmark's own: other steps may have none
+            self._to.print(f"{name} failed:\n{traceback.format_exc()}", style="red")
+            self._results["failures"][name] = f"{type(error).__name__}: {error}"[:500]
+        if "network" in self._results:
+            _write(self._arguments.out, self._results)
+        return False
+
+    def _network(self) -> None:
+        self._results["network"] = _network(self._scale, self._place)
+
+    def _limit(self, sizes: Sequence[int]) -> None:
+        for row in _limit(self._scale, self._place, sizes):
+            self._found("limit", row)
+            self._to.print(f"limit: {_told(row)}")
+
+    def _data(self, made: dict[str, Path]) -> None:
+        began = time.monotonic()
+        images, files = self._scale.rows
+        if "npy" in self._arguments.data:
+            made["npy"] = make_array(self._place.files, images)
+        if "jpeg" in self._arguments.data:
+            made["jpeg"] = make_files(self._place.files, files)
+        self._to.print(f"{' and '.join(made)} made in {time.monotonic() - began:.1f} s")
+
+    def _job(self, data: str, source: Path, number: int) -> None:
+        rows = self._scale.rows[data == "jpeg"]
+        report = _job(self._scale, self._place, source, rows, self._arguments.max_batch)
+        self._found("jobs", {"round": number, "data": data, **report})
+        self._to.print(
+            f"{data}: {report['ended']:,.0f} rows/s, {report['rate']:,.0f} until joined; "
+            f"started in {report['starting']:.1f} s; {report['advice']}"
+        )
+
+    def _found(self, part: str, row: dict[str, Any]) -> None:
+        self._results[part].append(row)
+        _write(self._arguments.out, self._results)
 
 
-def _network(kind: str, place: Place) -> dict[str, Any]:
+def _network(scale: Scale, place: Place) -> dict[str, Any]:
     """The network's file and images: those that the folder has, or new ones."""
-    name, precision = _NETWORK[kind]
-    images = max(_SIZES[kind])
+    asked, images = (scale.network, scale.precision), max(scale.sizes)
     if (place.files / FACTS).exists():
         known = facts_of(place.files)
-        if (known["kind"], known["precision"]) == (name, precision) and known["images"] >= images:
+        if (known["kind"], known["precision"]) == asked and known["images"] >= images:
             return known
-    command = ["benchmarks.gpu.network", str(place.files), name, precision, str(images)]
+    command = ["benchmarks.gpu.network", str(place.files), *asked, str(images)]
     with children([command], place) as [child]:
         return child.hear(time.monotonic() + _WITHIN)
 
 
-def _limit(kind: str, place: Place, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _limit(scale: Scale, place: Place, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Images a second on data that the device has, at each size."""
     with children([["benchmarks.gpu.limit", str(place.files)]], place) as [child]:
         child.hear(time.monotonic() + _WITHIN)
         for size in sizes:
-            cell = {"precision": _NETWORK[kind][1], "mode": _MODE[kind], "size": size}
+            cell = {"precision": scale.precision, "mode": scale.mode, "size": size}
             child.say(cell | {"seconds": _CELL_SECONDS, "calls": _CALLS})
             yield cell | child.hear(time.monotonic() + _WITHIN)
 
 
-def _job(kind: str, place: Place, source: Path, rows: int, max_batch: int) -> dict[str, Any]:
+def _job(scale: Scale, place: Place, source: Path, rows: int, max_batch: int) -> dict[str, Any]:
     command = ["benchmarks.offline.gpu_job", str(place.files), str(source)]
-    command += [_NETWORK[kind][1], str(rows), str(max_batch)]
+    command += [scale.precision, str(rows), str(max_batch)]
     with children([command], place) as [child]:
         return child.hear(time.monotonic() + _WITHIN)
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    unfinished = out / "results.tmp"
+    unfinished.write_text(json.dumps(results, indent=1) + "\n")
+    os.replace(unfinished, out / "results.json")
     with (out / "table.txt").open("w") as file:
         _show(Console(file=file, width=_WIDTH), results)
 
@@ -155,6 +242,8 @@ def _told(row: dict[str, Any]) -> str:
 
 
 def _show(console: Console, results: dict[str, Any]) -> None:
+    if results["kind"] == "rehearsal":
+        console.print(rehearsal.SAID)
     table = Table(title=f"A whole data set through {results['network']['kind']}")
     names = ("data", "rows/s", "of the limit", "until joined", "with all loaders", "device")
     for name in (*names, "cores", "loaders", "limits", "waited or worked"):
@@ -177,8 +266,8 @@ def _show(console: Console, results: dict[str, Any]) -> None:
             ", ".join(shares),
         )
     console.print(table)
-    if results["kind"] == "cpu":
-        return  # the goal is one for GPUs
+    for name, why in results["failures"].items():
+        console.print(f"{name} failed: {why}", markup=False)
     best = max((job["ended"] for job in results["jobs"] if job["data"] == "npy"), default=None)
     share = best / limit if best and limit else None
     console.print(goals_table([verdict("npy, of the limit", "times", share, "≥", _GOAL, _STRETCH)]))

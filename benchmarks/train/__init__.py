@@ -1,6 +1,6 @@
 """The training benchmark: ResNet-50 through `penstock.train.fit` beside Keras' own `Model.fit`.
 
-    PYTHONPATH=src python3 -m benchmarks.train [--only PART,...] [--quick] [--cpu] [--out DIR]
+    PYTHONPATH=src python3 -m benchmarks.train [--only PART,...] [--quick] [--rehearse] [--out DIR]
 
 Images of 224 × 224 × 3 bytes, 1000 classes, random weights, made-up data in memory. Every way is a
 process of its own with one long `fit`, which stops after some steps until it is told to go on
@@ -16,6 +16,7 @@ network.py    the networks and their data
 way.py        a process: one way of training
 turns.py      ways that take turns
 parts.py      the parts
+results.py    what is known so far, in files that later commands add to
 targets.py    the goals
 report.py, plot.py   the tables and the picture
 """

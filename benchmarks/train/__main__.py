@@ -1,29 +1,30 @@
-"""The command: python -m benchmarks.train [--only PART,...] [--quick] [--cpu] [--out DIR].
+"""The command: python -m benchmarks.train [--only PART,...] [--quick] [--rehearse] [--out DIR].
 
-Tells every figure as soon as it is known, and writes results.json, table.txt and plot.png after
-each part. Ends with 1 where a way failed that was to work.
+Tells every figure as soon as it is known, and writes results.json and table.txt then; plot.png
+after each part. With --only, what an earlier command with the same plan found of other parts stays
+in the results. A part that fails, or takes longer than it may, leaves the others their turn. Ends
+with 1 then, and where a way of Penstock's failed.
 """
 
 import argparse
-import json
-import os
 import signal
 import sys
 import time
+import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from benchmarks.core import machine
-from benchmarks.core.processes import ROOT
+from benchmarks.core import machine, rehearsal
+from benchmarks.core.budget import Budget, OutOfTime, add_limits
+from benchmarks.core.processes import ChildFailed
 from benchmarks.gpu import card
 from benchmarks.train import report
 from benchmarks.train.parts import PARTS
 from benchmarks.train.plan import Plan, add_flags, plan_of
-from benchmarks.train.targets import verdicts
-from benchmarks.train.turns import Place
+from benchmarks.train.results import Results
+from benchmarks.train.turns import Outcome, Place
 
 _WIDTH = 150
 
@@ -33,79 +34,90 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     facts = machine.facts() | {"card": card.facts()}
-    if not facts["card"] and not arguments.cpu:
-        if not arguments.quick:
-            console.print("There is no GPU here (nvidia-smi tells of none): use --cpu.")
-            return 2
-        arguments.cpu = True
+    if not facts["card"] and not arguments.rehearse:
+        console.print("There is no GPU here (nvidia-smi tells of none): use --rehearse.")
+        return 2
+    if arguments.rehearse:
+        console.print(rehearsal.SAID)
     plan = plan_of(arguments)
-    place = Place(arguments.cpu)
-    parts: dict[str, list[dict[str, Any]]] = {}
-    took: dict[str, float] = {}
+    head = {
+        "quick": arguments.quick,
+        "rehearsal": arguments.rehearse,
+        "plan": {name: value for name, value in asdict(plan).items() if name != "ways"},
+    }
+    results = Results(arguments.out, head, facts)
+    kept = results.keep() if arguments.only else []
+    if kept:
+        console.print(f"Kept from an earlier command: {', '.join(kept)}")
+    budget = Budget(arguments.limit, arguments.part_limit)
+    place = Place(arguments.rehearse)
+    failed = []
     try:
-        for name in arguments.only:
-            began = time.monotonic()
-            parts[name] = [outcome.as_json() for outcome in PARTS[name](plan, place)]
-            took[name] = round(time.monotonic() - began, 1)
-            for row in parts[name]:
-                console.print(report.line(name, row))
-            console.print(f"{name} took {took[name]} s")
-            _publish(arguments, plan, facts, parts, took)
+        for part in arguments.only or PARTS:
+            if not _run(part, plan, place, results, budget, console):
+                failed.append(part)
     except KeyboardInterrupt:
         console.print(f"Interrupted; what was found is in {arguments.out}")
         return 130
     finally:
         place.remove()
-    wide = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    report.show(wide, parts, verdicts(parts, not arguments.cpu), facts)
+    results.show(Console(width=None if sys.stdout.isatty() else _WIDTH))
     console.print(f"Written to {arguments.out}")
-    failed = [row for rows in parts.values() for row in rows if row["error"]]
-    return int(any(row["way"]["way"] == "penstock" for row in failed))
+    if failed:
+        console.print(f"Failed, or out of time: {', '.join(failed)}", style="red")
+    return 1 if failed else 0
 
 
-def _publish(
-    arguments: argparse.Namespace,
-    plan: Plan,
-    facts: dict[str, Any],
-    parts: dict[str, list[dict[str, Any]]],
-    took: dict[str, float],
-) -> None:
-    """All files, of all that is known."""
-    from benchmarks.train.plot import draw
+def _run(
+    part: str, plan: Plan, place: Place, results: Results, budget: Budget, console: Console
+) -> bool:
+    """One part; whether all ways came to their end, but those of Keras that need not."""
 
-    out: Path = arguments.out
-    out.mkdir(parents=True, exist_ok=True)
-    judged = verdicts(parts, not arguments.cpu)
-    found = {
-        "benchmark": "train",
-        "quick": arguments.quick,
-        "machine": facts,
-        "plan": asdict(plan),
-        "took_s": took,
-        "parts": parts,
-        "verdicts": [asdict(one) for one in judged],
-    }
-    unfinished = out / "results.tmp"
-    unfinished.write_text(json.dumps(found, indent=1, default=str) + "\n")
-    os.replace(unfinished, out / "results.json")
-    with (out / "table.txt").open("w") as file:
-        report.show(Console(file=file, width=_WIDTH), parts, judged, facts)
-    draw(parts, f"{plan.network}, training", out / "plot.png")
+    def tell(outcome: Outcome, news: str) -> None:
+        told = report.short(outcome.error) if outcome.error else news
+        console.print(f"{part:6} {outcome.title:38} {told}")
+        results.add(part, outcome)
+
+    if budget.is_over:
+        console.print(f"{part}: not begun, no time is left", style="red")
+        return False
+    results.begin(part)
+    began, failure = time.monotonic(), None
+    try:
+        with budget.part():
+            PARTS[part](plan, place, tell)
+    except (OutOfTime, ChildFailed) as error:
+        console.print(f"{part} failed: {error}", style="red")
+        failure = str(error).splitlines()[0][:500]
+    except Exception as error:  # a fault of the benchmark's own: the other parts may have none
+        console.print(f"{part} failed:\n{traceback.format_exc()}", style="red")
+        failure = f"{type(error).__name__}: {error}"[:500]
+    took = time.monotonic() - began
+    for row in results.parts[part]:
+        console.print(report.line(part, row))
+    console.print(f"{part} took {took:.1f} s")
+    results.end(part, took, failure)
+    results.draw(f"{plan.network}, training")
+    ours = [row for row in results.parts[part] if row["way"]["way"] == "penstock"]
+    return failure is None and not any(row["error"] for row in ours)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train", description=__doc__)
-    parser.add_argument("--only", type=_parts, default=list(PARTS), help=", ".join(PARTS))
+    parser.add_argument("--only", type=_parts, default=[], help=", ".join(PARTS))
     parser.add_argument("--quick", action="store_true", help="a short run, for a first impression")
-    parser.add_argument("--cpu", action="store_true", help="a tiny network on the CPU")
+    rehearsal.add_flag(parser)
+    add_limits(parser)
     parser.add_argument(
         "--out",
         type=Path,
-        default=ROOT / "benchmarks" / "results" / "train",
+        default=rehearsal.RESULTS / "train",
         help="folder for the results (default: benchmarks/results/train)",
     )
     add_flags(parser)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    rehearsal.keep_apart(parser, arguments)
+    return arguments
 
 
 def _parts(text: str) -> list[str]:

@@ -3,14 +3,14 @@
 from typing import Any
 
 from benchmarks.train.plan import Plan
-from benchmarks.train.turns import Outcome, Place, take_turns
+from benchmarks.train.turns import Place, Tell, take_turns
 from benchmarks.train.way import Way
 
 PLAIN, SAME = "Model.fit, float32", "penstock, same settings"
 PLAIN_MIXED, AUTO = "Model.fit, mixed precision", "penstock, mixed precision, auto"
 
 
-def rate(plan: Plan, place: Place) -> list[Outcome]:
+def rate(plan: Plan, place: Place, tell: Tell) -> None:
     """The same settings, and what is chosen."""
     mixed = {"precision": plan.precision}
     ways = {
@@ -19,10 +19,10 @@ def rate(plan: Plan, place: Place) -> list[Outcome]:
         PLAIN_MIXED: _way(plan, "plain", **mixed),
         AUTO: _way(plan, "penstock", **mixed, options={"micro_batch": "auto", "jit": "auto"}),
     }
-    return _taken(plan, place, ways, plan.steps)
+    _take(plan, place, ways, plan.steps, tell)
 
 
-def remat(plan: Plan, place: Place) -> list[Outcome]:
+def remat(plan: Plan, place: Place, tell: Tell) -> None:
     """Kept or recomputed, with XLA and without."""
     ways = {
         f"{'recomputed' if again else 'kept'}, {'XLA' if jit else 'no XLA'}": _way(
@@ -31,10 +31,10 @@ def remat(plan: Plan, place: Place) -> list[Outcome]:
         for jit in (False, True)
         for again in (False, True)
     }
-    return _taken(plan, place, ways, plan.remat_steps)
+    _take(plan, place, ways, plan.remat_steps, tell)
 
 
-def large(plan: Plan, place: Place) -> list[Outcome]:
+def large(plan: Plan, place: Place, tell: Tell) -> None:
     """One after the other: each has the card to itself."""
     asked: dict[str, Any] = {
         "batch": plan.large_batch,
@@ -47,20 +47,17 @@ def large(plan: Plan, place: Place) -> list[Outcome]:
         f"Model.fit, batch {plan.large_batch}": _way(plan, "plain", **asked),
         f"penstock, batch {plan.large_batch}": _way(plan, "penstock", **asked, options=ours),
     }
-    outcomes = []
     for title, way in _wanted(plan, ways).items():
-        outcomes += take_turns(
-            {title: way}, place, rounds=1, steps=plan.large_steps, within=plan.within
-        )
-    return outcomes
+        alone = {title: way}
+        take_turns(alone, place, tell, rounds=1, steps=plan.large_steps, within=plan.within)
 
 
 PARTS = {"rate": rate, "remat": remat, "large": large}
 
 
-def _taken(plan: Plan, place: Place, ways: dict[str, Way], steps: int) -> list[Outcome]:
+def _take(plan: Plan, place: Place, ways: dict[str, Way], steps: int, tell: Tell) -> None:
     wanted = _wanted(plan, ways)
-    return take_turns(wanted, place, rounds=plan.rounds, steps=steps, within=plan.within)
+    take_turns(wanted, place, tell, rounds=plan.rounds, steps=steps, within=plan.within)
 
 
 def _wanted(plan: Plan, ways: dict[str, Way]) -> dict[str, Way]:

@@ -3,8 +3,10 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.core import rehearsal
 from benchmarks.core.goals import Verdict, goals_table, number
 
 _GIB = 1 << 30
@@ -20,8 +22,11 @@ def show(
     parts: dict[str, list[dict[str, Any]]],
     verdicts: list[Verdict],
     machine: dict[str, Any],
+    is_rehearsal: bool,
 ) -> None:
     """The machine, one table a part, and the goals."""
+    if is_rehearsal:
+        console.print(rehearsal.SAID)
     gpus = ", ".join(gpu["name"] for gpu in machine["card"].get("gpus", [])) or "no GPU"
     console.print(
         f"{gpus}; {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
@@ -30,10 +35,7 @@ def show(
     )
     for part, rows in parts.items():
         console.print(_table(part, rows))
-    goals = goals_table(verdicts)
-    if not machine["card"]:
-        goals.caption = "The goals are those of one H200: here they say that the run works."
-    console.print(goals)
+    console.print(goals_table(verdicts))
 
 
 def _table(part: str, rows: list[dict[str, Any]]) -> Table:
@@ -50,7 +52,7 @@ def _table(part: str, rows: list[dict[str, Any]]) -> Table:
             _times(row["images_per_s"], first["images_per_s"]),
             number(row["peak_bytes"] / _GIB or None),
             _times(row["peak_bytes"], first["peak_bytes"]),
-            _note(row),
+            escape(_note(row)),  # errors tell of [/job:localhost]
         )
     return table
 
@@ -67,15 +69,16 @@ def _times(figure: float | None, other: float | None) -> str:
     return f"× {figure / other:.2f}" if figure and other else ""
 
 
+def short(error: str) -> str:
+    """The first line of an error."""
+    return error.splitlines()[0][:160]
+
+
 def _note(row: dict[str, Any]) -> str:
     if row["error"]:
-        return str(row["error"]).splitlines()[0][:160]
+        return short(row["error"])
     told = row["report"]
     names = ("jit", "micro_batch", "precision", "remat")
-    named = [f"{name} {_short(told[name])}" for name in names if name in told]
-    return f"warm after {row['ready_s']} s; " + ", ".join(named)
-
-
-def _short(value: Any) -> str:
-    """What was chosen by trying comes with what was measured."""
-    return f"{value['jit']} ({value['why']})" if isinstance(value, dict) else str(value)
+    named = [f"{name} {told[name]}" for name in names if name in told]
+    why = told.get("jit_trial", {}).get("why", "")
+    return f"warm after {row['ready_s']} s; " + ", ".join(named) + (f" ({why})" if why else "")

@@ -8,7 +8,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,11 @@ _END_WITHIN = 60.0
 
 
 class Place(Workspace):
-    """Children find this checkout, and see no GPU where none is wanted."""
+    """Children find this checkout, and see no GPU in a rehearsal."""
 
-    def __init__(self, cpu: bool) -> None:
+    def __init__(self, rehearsal: bool) -> None:
         super().__init__()
-        self._cpu = cpu
+        self._rehearsal = rehearsal
         tuned = self.folder / "tuned"
         tuned.mkdir()
         self._tuned = f"--xla_gpu_per_fusion_autotune_cache_dir={tuned}"
@@ -37,7 +37,7 @@ class Place(Workspace):
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), self._tuned])),
         }
-        if self._cpu:
+        if self._rehearsal:
             more["CUDA_VISIBLE_DEVICES"] = ""
         return inherited | more
 
@@ -73,9 +73,12 @@ class Outcome:
         }
 
 
+Tell = Callable[[Outcome, str], None]  # what became of a way so far, and the news of it
+
+
 def take_turns(
-    ways: dict[str, Way], place: Place, *, rounds: int, steps: int, within: float
-) -> list[Outcome]:
+    ways: dict[str, Way], place: Place, tell: Tell, *, rounds: int, steps: int, within: float
+) -> None:
     """All ways are made warm, and then run one after the other, in every round."""
     outcomes = [Outcome(title, way) for title, way in ways.items()]
     commands = [["benchmarks.train.way", way.told()] for way in ways.values()]
@@ -86,22 +89,26 @@ def take_turns(
             if outcome.error is None:
                 child.say({"go": True})
                 _hear(outcome, child, time.monotonic() + within)
-        for _ in range(rounds):
+            tell(outcome, f"warm after {outcome.ready_s} s")
+        for number in range(rounds):
             for outcome, child in pairs:
                 if outcome.error is None:
                     child.say({"steps": steps})
                     _hear(outcome, child, time.monotonic() + _TURN_WITHIN)
-        _end(pairs)
-    return outcomes
+                    rate = f"{outcome.turns[-1]:,.0f}" if outcome.turns else "no"
+                    tell(outcome, f"turn {number + 1}: {rate} images/s")
+        for outcome in _end(pairs):
+            tell(outcome, "ended")
 
 
-def _end(pairs: Sequence[tuple[Outcome, Child]]) -> None:
+def _end(pairs: Sequence[tuple[Outcome, Child]]) -> list[Outcome]:
     deadline = time.monotonic() + _END_WITHIN
     going = [(outcome, child) for outcome, child in pairs if outcome.error is None]
     for _, child in going:
         child.dismiss()
     for outcome, child in going:
         _hear(outcome, child, deadline)
+    return [outcome for outcome, _ in going]
 
 
 def _hear(outcome: Outcome, child: Child, deadline: float) -> None:

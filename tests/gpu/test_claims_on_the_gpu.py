@@ -11,7 +11,7 @@ import pytest
 
 from penstock.devices import cards, ledger
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("real_card")]
 
 SHARE = 3 << 30
 GREEDY = """

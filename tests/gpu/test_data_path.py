@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
 PLACES = np.arange(4096) % 97 + 1
 

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from tests.gpu.test_data_path import ASKER, sums
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 _FLOODER = """
 import sys, numpy as np, penstock
@@ -76,6 +76,7 @@ def test_clients_killed_while_their_memory_is_read(
     assert np.allclose(shared.predict(x), sums(x), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("real_card")
 def test_out_of_memory_under_load_costs_no_answer(
     engine: Callable[..., penstock.Engine],
 ) -> None:

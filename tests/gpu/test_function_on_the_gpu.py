@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("real_card")]
 
 _CLIENT = """
 import sys, numpy as np, penstock

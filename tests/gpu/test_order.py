@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 
 _PROGRAM = """
 import os, sys
@@ -78,7 +78,7 @@ def test_the_wait_for_copies_is_what_keeps_the_order(wait: str, answers: str) ->
         [sys.executable, "-c", _PROGRAM, wait],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=120,
         check=False,
     )
     assert done.stdout.split() == [answers], done.stderr[-3000:]

@@ -10,7 +10,11 @@ import pytest
 
 import penstock
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("real_card"),
+]
 
 _MAKE = """
 import sys, keras
