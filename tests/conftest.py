@@ -3,6 +3,7 @@ and hypothesis's manners."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def startup() -> Iterator[None]:
+    """Every Python that tests start runs `startup/sitecustomize.py` first; see there."""
+    places = [str(Path(__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
