@@ -17,6 +17,8 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
+_LONG = ("model", "train", "tuning")  # folders
+
 settings.register_profile(
     "penstock",
     deadline=None,  # the machine is shared: how long one example takes says nothing
@@ -68,6 +70,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: several processes then end at about the same time."""
+    """Files with slow tests come first, then the folders whose tests need TensorFlow: what is left
+    to several processes at the end is short, and they end at about the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name not in _LONG))
