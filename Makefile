@@ -15,6 +15,9 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PIP_INSTALL := -m pip install -qq
 
+# Tests start hundreds of processes, and each would compile Penstock anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # $(call make_venv,DIRECTORY): an environment, kept if there is one that runs.
 define make_venv
 	@"$(1)/bin/python" -c '' 2>/dev/null || { \

@@ -3,6 +3,7 @@ and hypothesis's manners."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from hypothesis import HealthCheck, Phase, settings
 _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
+
+_LONG = ("model", "train", "tuning")  # folders
 
 settings.register_profile(
     "penstock",
@@ -46,6 +49,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def startup() -> Iterator[None]:
+    """Every Python that tests start runs `startup/sitecustomize.py` first; see there."""
+    places = [str(Path(__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
     """SIGINT interrupts tests and what they start, also when a shell runs them in the background:
     what it starts there ignores that signal, and so does all that is started from it."""
@@ -58,6 +70,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: several processes then end at about the same time."""
+    """Files with slow tests come first, then the folders whose tests need TensorFlow: what is left
+    to several processes at the end is short, and they end at about the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent.name not in _LONG))

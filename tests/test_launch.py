@@ -104,6 +104,17 @@ def _in_session(session: int) -> list[int]:
     return found
 
 
+def test_waiting_ends_with_the_process_or_the_time() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with subprocess.Popen(["sleep", "600"]) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            launch.wait(process, 0.01)
+        process.kill()
+        assert launch.wait(process, 20) == -signal.SIGKILL
+        assert launch.wait(process, 20) == -signal.SIGKILL  # also where it is known
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_process_that_is_not_there_has_no_children() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait(20)

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -107,6 +108,21 @@ def kill_family(pid: int) -> None:
 def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """`Popen.wait`, but for its naps of up to 50 ms between two looks: returns with the exit."""
+    try:
+        exited = os.pidfd_open(process.pid)
+    except OSError:  # it was waited for before, or there are no more descriptors
+        return process.wait(seconds)
+    try:
+        poll = select.poll()
+        poll.register(exited, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+    finally:
+        os.close(exited)
+    return process.wait(0)
 
 
 def exit_text(code: int) -> str:

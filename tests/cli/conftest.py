@@ -98,6 +98,9 @@ class Shop:
         for process in self._begun:
             with process:  # closes its pipes
                 process.kill()
+        folder = Path(self.environment["PENSTOCK_DIR"])
+        if not folder.is_dir() or not any(folder.iterdir()):  # nobody to look for
+            return
         for engine in self.json("ps"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(engine["pid"], signal.SIGKILL)

@@ -286,9 +286,10 @@ def test_ps_tells_of_an_engine_that_does_not_answer(shop):
     up = shop.json("up", "shop:double")
     os.kill(up["pid"], signal.SIGSTOP)
     try:
+        in_words = shop.begin("ps")  # both at a time: each waits for the engine for a while
         (told,) = shop.json("ps")
         assert (told["name"], told["pid"], told["state"]) == ("double", up["pid"], "silent")
-        assert "silent" in shop.run("ps").stdout
+        assert "silent" in in_words.communicate(timeout=LIMIT)[0]
     finally:
         os.kill(up["pid"], signal.SIGCONT)
     assert shop.json("down", "double")["result"] == "ended"

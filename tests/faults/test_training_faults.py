@@ -20,6 +20,7 @@ import pytest
 from penstock.train.checkpoints import Checkpoints
 from tests.faults.training import Run, cluster, tensorflow_imported
 
+pytestmark = pytest.mark.slow
 STEPS = 28  # four epochs of 50 rows by 8
 PATIENCE = 6.0  # seconds that a worker waits for another one
 BOUND = PATIENCE + 24.0  # until it has ended, on a machine that is busy

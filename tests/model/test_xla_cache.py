@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model import xla_cache
+from tests.model.tensorflow_process import in_tensorflow
 
 FLAGS = "TF_XLA_FLAGS"
 
@@ -71,6 +72,13 @@ print(model.cached, outputs[0].sum())
 """
 
 
+@in_tensorflow
+def _save(path: str) -> None:
+    import keras
+
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]).save(path)
+
+
 def test_a_second_start_finds_the_programs_of_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "xla"
     environment = {
@@ -79,11 +87,7 @@ def test_a_second_start_finds_the_programs_of_the_first(tmp_path: Path) -> None:
         "PENSTOCK_CACHE": str(tmp_path / "cache"),
     }
     saved = str(tmp_path / "small.keras")
-    make = (
-        "import keras; keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])"
-        f".save({saved!r})"
-    )
-    subprocess.run([sys.executable, "-c", make], check=True, capture_output=True)
+    _save(path=saved)
     told, kept = [], []
     for traced_before in ("0", "7"):
         command = [sys.executable, "-c", _START, saved, traced_before]

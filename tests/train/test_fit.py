@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ def expected(model: Any, *data: Any, **options: Any) -> Any:
     return model.fit(*data, **settings)
 
 
+@functools.cache
+def of_one_device(by: str) -> tuple[Any, Any]:
+    """A model that `Model.fit` has trained, and its history: once for each optimizer."""
+    x, y = rows()
+    model = network(by)
+    return model, expected(model, x, y, validation_data=(x[:11], y[:11]))
+
+
 def same_history(got: Any, wanted: Any) -> None:
     assert set(got.history) == set(wanted.history)
     assert got.epoch == wanted.epoch
@@ -67,8 +76,8 @@ def test_weights_and_history_are_those_of_one_device(
 ) -> None:
     two_cpus()
     x, y = rows()
-    reference, model = network(by), network(by)
-    wanted = expected(reference, x, y, validation_data=(x[:11], y[:11]))
+    reference, wanted = of_one_device(by)
+    model = network(by)
     got = fitted(
         model,
         x,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
 from tests.train.worker_job import FILES, RUNS
 
+pytestmark = pytest.mark.slow
 _LIMIT = 110
 
 
@@ -76,6 +78,12 @@ def reference(by: str) -> Any:
     return model.get_weights(), history.history
 
 
+@functools.cache
+def of_one_device(by: str) -> Any:
+    """The weights and the history of `Model.fit`: once for each optimizer."""
+    return reference(by=by)
+
+
 @in_tensorflow
 def mixed(folder: str) -> Any:
     """One device, with the same seed."""
@@ -117,7 +125,7 @@ def test_three_workers_have_the_weights_of_one_device(tmp_path: Path) -> None:
     write_files(tmp_path)
     shown = trained(tmp_path, "worker_job", 3)
     for by, options in RUNS.items():
-        weights, history = reference(by=by.partition(" ")[0])
+        weights, history = of_one_device(by.partition(" ")[0])
         if "mixed" in by:
             in_order = weights
             weights, history = mixed(folder=str(tmp_path))
@@ -148,7 +156,7 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
     tmp_path: Path,
 ) -> None:
     trained(tmp_path, "differing_job", 2)
-    weights, history = reference(by="adam")
+    weights, history = of_one_device("adam")
     every = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, told in enumerate(every):
         assert told["epochs"] == [0, 1]  # as the chief has it
@@ -174,7 +182,7 @@ def test_a_worker_that_runs_out_of_memory_takes_its_rows_in_parts_and_all_go_on(
     tmp_path: Path,
 ) -> None:
     trained(tmp_path, "shortage_job", 2)
-    weights, history = reference(by="adam")
+    weights, history = of_one_device("adam")
     chief, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     for name, micros in (
         ("at once", [2]),

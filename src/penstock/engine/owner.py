@@ -100,7 +100,7 @@ class Engine:
             else:
                 process.send_signal(signal.SIGTERM)
         try:
-            process.wait(drain + _EXIT_LIMIT)
+            launch.wait(process, drain + _EXIT_LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -14,5 +14,5 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
 | running it | `compiled`, `modes`, `rungs` (sizes), `calls`, `handover`, `shortage` (of memory) |
-| TensorFlow itself | `watching` its import, `quiet`, `impatience`, `xla_cache`, `runtime` |
+| TensorFlow itself | `watching` for it, `quiet`, `haste`, `impatience`, `xla_cache`, `runtime` |
 """

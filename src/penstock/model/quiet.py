@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
+from penstock.model.haste import without_collecting
 from penstock.model.watching import watch
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -51,7 +52,7 @@ def tidy() -> None:
 
 
 def _quietly(load: Callable[[], None], module: ModuleType) -> None:
-    with without_chatter():
+    with without_chatter(), without_collecting():
         load()
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)

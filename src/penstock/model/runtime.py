@@ -9,9 +9,11 @@ import importlib
 from typing import Any
 
 from penstock.errors import ModelLoadError
+from penstock.model.haste import without_collecting
 
 try:
-    import tensorflow as tf
+    with without_collecting():
+        import tensorflow as tf
 except ModuleNotFoundError as _error:
     if _error.name != "tensorflow":
         raise

@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from penstock.model.haste import hasten
 from penstock.model.watching import watch
 
 _CONTEXT = "tensorflow.python.eager.context"
@@ -30,6 +31,7 @@ def main() -> None:
     sys.argv = [script, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.abspath(script))
+    hasten()
     watch(_CONTEXT, _join_first)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=script, __builtins__=__builtins__)
