@@ -12,9 +12,11 @@ import pytest
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import (
     CLASSES,
+    ROWS,
     WIDTH,
     furthest,
     network,
+    optimizer,
     process_of_two_cpus,
     rows,
     two_cpus,
@@ -133,6 +135,31 @@ def test_classes_in_a_column_of_which_only_the_data_tells() -> None:
     weigh = tf.function(lambda y: weighing.sample_weight(y, None), input_signature=[spec])
     assert weigh([[1.0], [2.0], [0.9999]]).numpy().tolist() == [3.0, 5.0, 3.0]
     assert weigh([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).numpy().tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize(("by", "clip_norm"), [("adam", None), ("sgd", 0.5)])
+@in_tensorflow
+def test_a_row_of_an_embedding_that_comes_again_counts_as_one(
+    by: str, clip_norm: float | None
+) -> None:
+    """In one piece as in many, though Keras' optimizers would square each time by itself."""
+    import keras
+
+    two_cpus()
+    words = np.random.default_rng(5).integers(0, 4, (ROWS, 6))
+
+    def build() -> Any:
+        keras.utils.set_random_seed(11)
+        layers = [keras.layers.Embedding(9, 5), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+        model.compile(optimizer(by), "mse")
+        return model
+
+    data = (words, words.sum(axis=1).astype("float32"))
+    whole = fitted(build, *data, clip_norm=clip_norm).model
+    for options in ({"accumulate": 4}, {"strategy": "mirrored"}, {"jit": True}):
+        got = fitted(build, *data, clip_norm=clip_norm, **options).model
+        assert furthest(got, whole) < 1e-4, options
 
 
 @in_tensorflow
