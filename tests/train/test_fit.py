@@ -42,7 +42,7 @@ def expected(model: Any, *data: Any, **options: Any) -> Any:
 
 
 def same_history(got: Any, wanted: Any) -> None:
-    assert set(got.history) == set(wanted.history)
+    assert list(got.history) == list(wanted.history)
     assert got.epoch == wanted.epoch
     for name, values in wanted.history.items():
         np.testing.assert_allclose(got.history[name], values, rtol=2e-5, atol=1e-6, err_msg=name)
@@ -160,6 +160,28 @@ def test_a_row_of_an_embedding_that_comes_again_counts_as_one(
     for options in ({"accumulate": 4}, {"strategy": "mirrored"}, {"jit": True}):
         got = fitted(build, *data, clip_norm=clip_norm, **options).model
         assert furthest(got, whole) < 1e-4, options
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_a_model_that_is_to_run_eagerly_does(strategy: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    two_cpus()
+    seen: list[bool] = []
+
+    class Looking(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any) -> Any:
+            seen.append(tf.executing_eagerly())
+            return values
+
+    data = rows(20)
+    fits = {"validation_data": data, "strategy": strategy}
+    got = fitted(network("sgd", Looking, run_eagerly=True), *data, **fits)
+    assert seen.count(True) >= 12  # three batches to train on, and to validate, in each epoch
+    same_history(got, fitted(network(), *data, **fits))
+    assert not tf.config.functions_run_eagerly()
 
 
 @in_tensorflow

@@ -21,6 +21,8 @@ from penstock.model.runtime import keras, tf
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
+from penstock.train.feed.batches import check_epochs
+from penstock.train.feed.feed import check_some
 from penstock.train.feed.opening import made
 from penstock.train.feed.parts import policy_for
 from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
@@ -28,7 +30,7 @@ from penstock.train.history import History
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, listed, plain
 from penstock.train.options import Options
-from penstock.train.passes import forward
+from penstock.train.passes import check_targets, forward
 from penstock.train.patience import Patience
 from penstock.train.reading import Asked, spec_of
 from penstock.train.saving import Kept
@@ -68,11 +70,13 @@ class Coordinated:
         newest = keeper.newest
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self._seed = int(newest.facts["seed"]) if newest is not None else drawn
+        check_epochs(data[0], options.trainings)
         feed = self._feed(data, options.batch_size, training=True)
         self._batch_size = feed.share.batch_size
         self._micros = options.micros(self._batch_size, 1, 1)
         feed = feed.recut(self._micros)
         self._example = feed.dataset(0).element_spec[:3]
+        check_targets(model, self._example[1])
         with self._strategy.scope():
             self.build(model)
         self._tally = Tally(model)
@@ -81,8 +85,10 @@ class Coordinated:
         kept = Kept(model, self._tally, None)
         parts = {"shard": rows.policy, "workers": self._found.size} if shared else {}
         at = keeper.begin(kept, feed, **parts)
-        steps = None if rows.policy == "off" else feed.steps  # there the chief's rows are not taken
-        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": steps}
+        steps = (
+            None if rows.policy == "off" else feed.likely_steps
+        )  # there the chief's rows are not taken
+        params = options.params(steps)
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
         )
@@ -110,7 +116,6 @@ class Coordinated:
             loop()
         finally:
             listeners.close()
-        params["verbose"] = str(params["verbose"])
         told = listeners.history
         return History(
             model,
@@ -233,6 +238,7 @@ class Coordinated:
             return None
         parts = three(data)
         options = self._options
+        check_epochs(parts[0], options.validations)
         size = options.validation_batch_size or self._batch_size
         rows = self._rows(parts, self._feed(parts, size, training=False), "validation")
 
@@ -259,6 +265,7 @@ class Coordinated:
                     listeners.tell("test_batch_end", step, Logs(so_far))
                 told = rows.steps
             rows.check_ends()
+            check_some(rows.rows, "validate")
 
         def carry() -> None:
             assert not isinstance(rows, Own)
@@ -272,6 +279,7 @@ class Coordinated:
                 self._handed.hand_out(function, rows.arguments([piece]))
                 listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
+            check_some(step, "validate")
 
         def validate() -> dict[str, float]:
             self._model.reset_metrics()
