@@ -25,7 +25,14 @@ from penstock.train.feed.batches import check_epochs
 from penstock.train.feed.feed import check_some
 from penstock.train.feed.opening import made
 from penstock.train.feed.parts import policy_for
-from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
+from penstock.train.handing import (
+    AsyncLoop,
+    Rested,
+    Steps,
+    count_at_once,
+    count_loss_at_once,
+    losses_at_once,
+)
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, listed, plain
@@ -206,7 +213,7 @@ class Coordinated:
         rows = self._batch_size / self._micros
         for x, y, given, count in pieces:
             weight = weighing.sample_weight(y, given)
-            with tf.GradientTape() as tape:
+            with tf.GradientTape() as tape, losses_at_once(model, count):
                 y_pred, loss = forward(model, x, y, weight, training=True)
                 counts = weighing.of(count, weight, y_pred, rows) if len(pieces) > 1 else 1.0
                 aim = loss * tf.cast(counts, loss.dtype)
@@ -219,7 +226,7 @@ class Coordinated:
         share = (
             1.0 if weighing.by == "sum" or len(pieces) == 1 else tf.math.divide_no_nan(1.0, total)
         )
-        count_loss_at_once(model, losses * share, taken)
+        count_loss_at_once(model._loss_tracker, losses * share, taken)
         pairs = [
             (g * tf.cast(share, g.dtype), w)
             for g, w in zip(sums, weights, strict=True)
@@ -243,9 +250,10 @@ class Coordinated:
         rows = self._rows(parts, self._feed(parts, size, training=False), "validation")
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
-            y_pred, loss = forward(self._model, x, y, weight, training=False)
+            with losses_at_once(self._model, count):
+                y_pred, loss = forward(self._model, x, y, weight, training=False)
             count_at_once(self._model, self._tally, x, y, y_pred, weight, count)
-            count_loss_at_once(self._model, loss, count)
+            count_loss_at_once(self._model._loss_tracker, loss, count)
             return count
 
         function = _on_workers(rows, lambda pieces: self._strategy.run(counted, args=pieces[0]))
