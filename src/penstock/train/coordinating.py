@@ -163,6 +163,14 @@ class Coordinated:
         if arrays is not None:
             return arrays
         policy = policy_for(data[0], feed, self._found.size, asked)
+        if policy is not None and _looks_up(self._model):
+            if asked != "auto":
+                raise ConfigError(
+                    f'shard="{asked}": expected a model without tables, which a worker that reads '
+                    "its own data cannot reach; got one with a StringLookup, an IntegerLookup or a "
+                    'TextVectorization: say shard="chief", or look words up in the data'
+                )
+            return Carried(feed)
         if policy is not None and not self._first and asked != "auto":
             raise ConfigError(
                 f'shard="{asked}" is for the first fit of a script: its workers stay there, and '
@@ -328,6 +336,14 @@ def _on_workers(rows: Carried | Shipped | Own, change: Change) -> Any:
     """What is handed out: a step on rows, however they come."""
     return tf.function(
         lambda *given: rows.run(change, *given), reduce_retracing=True, autograph=False
+    )
+
+
+def _looks_up(model: Any) -> bool:
+    """Whether it has tables: TensorFlow does not find those of servers within a branch, and a step
+    of a worker's own rows is one."""
+    return any(
+        getattr(layer, "lookup_table", None) is not None for layer in model._flatten_layers()
     )
 
 
