@@ -293,8 +293,15 @@ def test_datasets_that_cannot_be_cut_are_refused() -> None:
         feed_for(numbers.batch(2), np.arange(10))
     tf.random.set_seed(None)  # others may have set one: then every shuffle has a seed
     unseeded = numbers.map(lambda n: (n, n)).shuffle(10).batch(2)
-    with pytest.raises(InputError, match="a shuffle without a seed"):
-        feed_for(unseeded, worker=(0, 2))
+
+    def within(seed: int | None) -> Any:
+        parts = tf.data.Dataset.range(2)
+        return parts.interleave(lambda part: numbers.shuffle(10, seed=seed)).batch(2)
+
+    for dataset in (unseeded, within(None)):
+        with pytest.raises(InputError, match="a shuffle without a seed"):
+            feed_for(dataset, worker=(0, 2))
+    assert feed_for(within(3), worker=(0, 2)).policy == "data"
     alone = feed_for(unseeded, batch_size=3)
     assert sorted(real(alone)) == list(range(10))
     with pytest.warns(RuntimeWarning, match="has no seed"):

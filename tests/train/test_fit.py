@@ -13,9 +13,11 @@ import pytest
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import (
     CLASSES,
+    ROWS,
     WIDTH,
     furthest,
     network,
+    optimizer,
     process_of_two_cpus,
     rows,
     two_cpus,
@@ -49,7 +51,7 @@ def of_one_device(by: str) -> tuple[Any, Any]:
 
 
 def same_history(got: Any, wanted: Any) -> None:
-    assert set(got.history) == set(wanted.history)
+    assert list(got.history) == list(wanted.history)
     assert got.epoch == wanted.epoch
     for name, values in wanted.history.items():
         np.testing.assert_allclose(got.history[name], values, rtol=2e-5, atol=1e-6, err_msg=name)
@@ -142,6 +144,53 @@ def test_classes_in_a_column_of_which_only_the_data_tells() -> None:
     weigh = tf.function(lambda y: weighing.sample_weight(y, None), input_signature=[spec])
     assert weigh([[1.0], [2.0], [0.9999]]).numpy().tolist() == [3.0, 5.0, 3.0]
     assert weigh([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).numpy().tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize(("by", "clip_norm"), [("adam", None), ("sgd", 0.5)])
+@in_tensorflow
+def test_a_row_of_an_embedding_that_comes_again_counts_as_one(
+    by: str, clip_norm: float | None
+) -> None:
+    """In one piece as in many, though Keras' optimizers would square each time by itself."""
+    import keras
+
+    two_cpus()
+    words = np.random.default_rng(5).integers(0, 4, (ROWS, 6))
+
+    def build() -> Any:
+        keras.utils.set_random_seed(11)
+        layers = [keras.layers.Embedding(9, 5), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
+        model.compile(optimizer(by), "mse")
+        return model
+
+    data = (words, words.sum(axis=1).astype("float32"))
+    whole = fitted(build, *data, clip_norm=clip_norm).model
+    for options in ({"accumulate": 4}, {"strategy": "mirrored"}, {"jit": True}):
+        got = fitted(build, *data, clip_norm=clip_norm, **options).model
+        assert furthest(got, whole) < 1e-4, options
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_a_model_that_is_to_run_eagerly_does(strategy: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    two_cpus()
+    seen: list[bool] = []
+
+    class Looking(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any) -> Any:
+            seen.append(tf.executing_eagerly())
+            return values
+
+    data = rows(20)
+    fits = {"validation_data": data, "strategy": strategy}
+    got = fitted(network("sgd", Looking, run_eagerly=True), *data, **fits)
+    assert seen.count(True) >= 12  # three batches to train on, and to validate, in each epoch
+    same_history(got, fitted(network(), *data, **fits))
+    assert not tf.config.functions_run_eagerly()
 
 
 @in_tensorflow

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.train.options import asked
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
 
@@ -47,6 +48,31 @@ def recorder() -> Any:
     return Recorder()
 
 
+@in_tensorflow
+def test_of_data_in_batches_it_is_told_how_many_steps_there_will_be() -> None:
+    import keras
+    import tensorflow as tf
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(21)
+
+    class Five(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, at: int) -> Any:
+            return x[5 * at : 5 * at + 5], y[5 * at : 5 * at + 5]
+
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(21).batch(5)
+    for data, batch_size, steps in ((dataset, None, 5), (Five(), None, 5), (dataset, 10, 3)):
+        got = recorder()
+        penstock.train.fit(network(), data, batch_size=batch_size, callbacks=[got], verbose=0)
+        assert got.params == {"verbose": 0, "epochs": 1, "steps": steps}
+        assert sum(name == "on_train_batch_end" for name, *_ in got.calls) == steps
+
+
 @pytest.mark.parametrize("strategy", ["one", "mirrored"])
 @in_tensorflow
 def test_the_same_calls_with_the_same_logs_as_in_keras(strategy: str) -> None:
@@ -64,11 +90,13 @@ def test_the_same_calls_with_the_same_logs_as_in_keras(strategy: str) -> None:
     wanted, got = recorder(), recorder()
     network().fit(x, y, callbacks=[wanted], **settings)
     penstock.train.fit(network(), x, y, callbacks=[got], strategy=strategy, **settings)
+    assert got.params == wanted.params
+    assert asked({}).params(3)["verbose"] == 1  # "auto"
     assert [call[:2] for call in got.calls] == [call[:2] for call in wanted.calls]
     for (name, at, logs), (_, _, reference) in zip(got.calls, wanted.calls, strict=True):
         if strategy == "mirrored" and name == "on_test_batch_end":
             continue  # on each replica its own, until the end
-        assert set(logs) == set(reference), (name, at)
+        assert list(logs) == list(reference), (name, at)
         for key, value in reference.items():
             assert logs[key] == pytest.approx(value, rel=1e-5, abs=1e-6), (name, at, key)
 

@@ -252,7 +252,10 @@ def test_a_worker_that_runs_out_of_memory_leaves_word_for_the_next_start(tmp_pat
         with pytest.raises(DeviceMemoryError, match=f"worker 1 of 2 ran out of memory.*{why}"):
             parts._smaller(None, MemoryError())
     assert [parts._keeper.micros(batch_size) for batch_size in (8, 16)] == [4, 1]
-    assert Keeper(Options(checkpoints=tmp_path, resume=False), alone).micros(8) == 1
+    anew = {"checkpoints": tmp_path, "resume": False}
+    assert Keeper(Options(attempt=1, **anew), alone).micros(8) == 4  # it was left by the same run
+    for attempt in (0, 1):
+        assert Keeper(Options(attempt=attempt, **anew), alone).micros(8) == 1
 
 
 @in_tensorflow

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import ConfigError, TrainingError
+from penstock.errors import ConfigError, InputError, TrainingError
 from penstock.train.options import asked
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import WIDTH, network, process_of_two_cpus, rows, two_cpus
@@ -112,6 +112,7 @@ def test_models_that_cannot_be_trained_here() -> None:
     refused(keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(3)]), "must be compiled")
     refused(lambda rate: rate, "wants rate")
     refused(lambda: 3, "got int")
+    refused("model.keras", "must be a Keras model, or a function .*got str")
     accumulating = network()
     accumulating.compile(keras.optimizers.SGD(gradient_accumulation_steps=2), "mse")
     refused(accumulating, "accumulate=n")
@@ -142,6 +143,71 @@ def test_models_that_cannot_be_trained_here() -> None:
         refused(made, why, validation_data=rows(9))
     weights: Any = {"a": 1.0}
     refused(network(), "class_weight must be by class, 0, 1, …; got 'a'", class_weight=weights)
+    refused(network(), "class_weight must be a dict.*; got a list", class_weight=[1.0, 2.0])
+
+
+@in_tensorflow
+def test_data_of_which_there_is_not_enough() -> None:
+    import tensorflow as tf
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(32)
+
+    def batches(*more: Any) -> Iterator[Any]:
+        yield x[:8], y[:8]
+        yield (x[8:], y[8:], *more)
+
+    none = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).filter(lambda x, y: False)
+    given: list[tuple[str, Any, dict[str, Any]]] = [
+        ("gone through once, and 2 epochs need it", (batches(),), {}),
+        ("gone through once, and 2 epochs need it", (x, y), {"validation_data": batches()}),
+        ("at least one row to train on", (none,), {}),
+        ("at least one row to validate on", (x, y), {"validation_data": none}),
+        ("y: expected targets for the loss", (x,), {}),
+        ("y: expected targets for the loss", (x, y), {"validation_data": x}),
+        (r"batches of \(x, y\) or .*; got 4 components", (lambda: batches(1, 1),), {}),
+    ]
+    for why, data, options in given:
+        with pytest.raises(InputError, match=why):
+            penstock.train.fit(network(), *data, batch_size=8, epochs=2, verbose=0, **options)
+
+
+@in_tensorflow
+def test_what_replicas_would_share_is_refused() -> None:
+    """Each of them would count, or take a step, in the same variable."""
+    import keras
+
+    two_cpus()
+    kept = [keras.metrics.SparseCategoricalAccuracy(name="kept")]
+    rate = keras.optimizers.SGD(0.1)
+    why = "made outside of the strategy's scope, and would be shared by 2 replicas"
+    refused(lambda: network(metrics=kept), f"'kept/.*' was {why}", strategy="mirrored")
+
+    def with_that_optimizer() -> Any:
+        model = network()
+        model.compile(rate, "sparse_categorical_crossentropy")
+        return model
+
+    refused(with_that_optimizer, why, strategy="mirrored", accumulate=1)
+
+
+@in_tensorflow
+def test_what_cannot_be_in_one_step_is_refused() -> None:
+    import keras
+
+    two_cpus()
+    none = keras.losses.SparseCategoricalCrossentropy(reduction=None)
+    refused(network(loss=none), r"must be one number, .*got one of shape \(", accumulate=1)
+
+    def averaging() -> Any:
+        model = network()
+        averages = keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
+        model.compile(averages, "sparse_categorical_crossentropy")
+        return model
+
+    refused(averaging, "ema_overwrite_frequency, which breaks .*here 2", strategy="mirrored")
 
 
 @in_tensorflow

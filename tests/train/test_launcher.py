@@ -357,6 +357,35 @@ def test_what_cannot_be_is_not_started_again(launcher: Launcher) -> None:
     assert "restart" not in done.stdout
 
 
+def test_nor_is_a_worker_of_parameter_servers(launcher: Launcher) -> None:
+    job = launcher.script(
+        "from penstock.errors import ConfigError\n"
+        "if NAME == 'worker': raise ConfigError('no such')\n"
+        "for_ever()"
+    )
+    done = launcher.run(job, "--ps", 1, "--restarts", 3)
+    assert done.returncode == 1
+    assert "worker 0 failed first: penstock.errors.ConfigError: no such" in done.stdout
+    assert "started again" not in done.stdout
+
+
+def test_a_script_that_python_cannot_read_is_not_started_again(launcher: Launcher) -> None:
+    """Python shows no traceback of it: nothing has run yet."""
+    done = launcher.run(launcher.script("def broken(:"), "--restarts", 3)
+    assert done.returncode == 1
+    assert "worker 0 failed first: SyntaxError: invalid syntax" in done.stdout
+    assert "restart" not in done.stdout
+
+
+def test_an_option_of_the_scripts_own_is_told_where_to_stand(launcher: Launcher) -> None:
+    job = launcher.script("print(sys.argv[1:])")
+    done = launcher.run(job, "--rate", 0.1)
+    assert done.returncode == 2
+    assert "No such option '--rate'" in done.stderr
+    assert "job.py -- --rate" in done.stderr
+    assert "['--rate', '0.1']" in launcher.run(job, "--", "--rate", 0.1).stdout
+
+
 def test_a_run_that_was_over_already_is_told(launcher: Launcher) -> None:
     job = launcher.script(
         "report = {'rows_per_second': 0, 'workers': 1, 'steps': 40, 'resumed_at_step': 40}\n"

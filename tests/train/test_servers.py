@@ -89,6 +89,16 @@ class Hears(keras.callbacks.Callback):
 plain = fit(build, more=[Hears()])
 vectors = penstock.train.fit(lambda: compiled(build()), x, np.eye(2)[y], verbose=0).history
 halves = fit(build(), accumulate=2)
+def two():
+    inputs = keras.Input((4,))
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("one", "other")}
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(1e-5), "mse")
+    return model
+aims = dict.fromkeys(("one", "other"), np.arange(len(x), dtype="float32"))  # the last are largest
+outputs = penstock.train.fit(
+    two, x, aims, batch_size=32, validation_data=(x, aims), shuffle=False, verbose=0
+).history
 rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
 read = penstock.train.fit(
     build, rows, batch_size=32, epochs=3, validation_data=rows, verbose=0, shuffle=False
@@ -114,7 +124,7 @@ except penstock.errors.TrainingError as error:
 told = {"refused": refused, "spoilt": spoilt, "apart": apart,
         "history": plain.history, "report": plain.report,
         "shards": [plain.report["shard"], read.report["shard"]], "heard": heard,
-        "vectors": vectors["f1_score"],
+        "vectors": vectors["f1_score"], "outputs": outputs,
         "evaluated": plain.model.evaluate(x, y, verbose=0, return_dict=True)}
 (HERE / "told").write_text(json.dumps(told))
 """
@@ -132,6 +142,9 @@ told = {"refused": refused, "spoilt": spoilt, "apart": apart,
     assert told["shards"] == ["rows", "chief"]  # which of the two has the rows
     assert told["heard"] == list(range(5)) * 3
     assert [len(each) for each in told["vectors"]] == [2]
+    for of in ("", "val_"):
+        single = [told["outputs"][f"{of}{name}_loss"][0] for name in ("one", "other")]
+        assert sum(single) == pytest.approx(told["outputs"][f"{of}loss"][0], rel=1e-4)
     assert (told["report"]["strategy"], told["report"]["steps"]) == ("parameter_server", 15)
 
 

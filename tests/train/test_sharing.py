@@ -106,3 +106,34 @@ def test_what_differs_between_workers_is_told_and_so_is_what_cannot_be_read() ->
     own.begin(0)
     with pytest.raises(InputError, match=r"could not be read on worker 0: InputError: expected"):
         own.round(function)
+
+
+@in_tensorflow
+def test_what_a_model_with_tables_trains_on_the_chief_reads() -> None:
+    """Tables of servers are not found within the branch of a worker's own rows."""
+    import keras
+    import tensorflow as tf
+
+    from penstock.train.coordinating import Coordinated
+    from penstock.train.feed import feed_for
+    from penstock.train.options import Options
+
+    words = tf.data.Dataset.from_tensor_slices((["a", "b"] * 4, range(8))).batch(2)
+    text = keras.layers.TextVectorization(vocabulary=["a"])
+    for layer, asked, expected in (
+        (text, "auto", "Carried"),
+        (keras.layers.StringLookup(vocabulary=["a"]), "auto", "Carried"),
+        (keras.layers.Identity(), "auto", "Own"),
+        (text, "data", "a model without tables"),
+    ):
+        run = object.__new__(Coordinated)
+        run._model, run._first, run._seed = keras.Sequential([layer]), True, 0
+        run._options, run._coordinator, run._handed = Options(shard=asked), None, None
+        run._strategy = tf.distribute.get_strategy()
+        run._found = types.SimpleNamespace(size=2)
+        feed = feed_for(words)
+        if asked == "auto":
+            assert type(run._rows((words, None, None), feed, "training")).__name__ == expected
+        else:
+            with pytest.raises(ConfigError, match=expected):
+                run._rows((words, None, None), feed, "training")

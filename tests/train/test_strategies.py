@@ -73,6 +73,30 @@ def test_several_workers_add_up_as_they_are_told() -> None:
 
 
 @in_tensorflow
+def test_workers_agree_often_without_a_warning_of_tensorflows() -> None:
+    """As it gives of functions that are traced again and again."""
+    import dataclasses
+    import logging
+
+    from penstock.train.agreement import agreed, largest
+    from penstock.train.strategies import place
+
+    two_cpus()
+    where = dataclasses.replace(place("mirrored"), workers=2)
+    told: list[logging.LogRecord] = []
+    listening = logging.Handler()
+    listening.emit = told.append  # type: ignore[method-assign]
+    log = logging.getLogger("tensorflow")
+    log.addHandler(listening)
+    try:
+        assert [agreed(where, number) for number in range(8)] == list(range(8))
+        assert [largest(where, number) for number in range(8)] == list(range(8))
+    finally:
+        log.removeHandler(listening)
+    assert not [record.getMessage() for record in told if "retracing" in record.getMessage()]
+
+
+@in_tensorflow
 def test_gradients_are_not_added_up_twice_by_an_optimizer_that_is_not_known() -> None:
     from penstock.train.weighing import plainly
 

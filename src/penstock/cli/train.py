@@ -23,8 +23,19 @@ if TYPE_CHECKING:
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
+class _OfAScript(Command):
+    """The command, which knows that options may be meant for the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            own = f"If it is the script's own, say so: job.py -- {error.option_name} …"
+            raise click.UsageError(f"{error.format_message()} {own}", ctx) from None
+
+
 @click.command(
-    cls=Command,
+    cls=_OfAScript,
     short_help="Train in several processes, here or on many machines.",
     context_settings={"allow_interspersed_args": True},
 )

@@ -6,6 +6,7 @@ travel by the same all-reduce as gradients: the chief contributes what it has, t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,16 +65,19 @@ def _of_chief(place: Place, values: Sequence[Any]) -> list[Any]:
 
 def _sum(place: Place, values: Sequence[Any], once: bool = False) -> list[Any]:
     """Over all replicas; `once`: each worker's first replica alone contributes."""
-    strategy = place.strategy
     wide = [value if value.dtype.is_floating else tf.cast(value, tf.int64) for value in values]
+    sums = _adder(place.strategy, place.local, place.options, once)(wide)
+    return [place.strategy.experimental_local_results(each)[0] for each in sums]
 
+
+@functools.lru_cache(maxsize=4)  # of one that is made anew for each call, TensorFlow warns
+def _adder(strategy: Any, local: int, options: Any, once: bool) -> Any:
     def add(values: Any) -> Any:
         context = tf.distribute.get_replica_context()
-        first = context.replica_id_in_sync_group % place.local == 0
+        first = context.replica_id_in_sync_group % local == 0
         given = [tf.where(first, value, tf.zeros_like(value)) for value in values]
         # What a function was given is on no device yet, and a sum wants to know where it is.
         own = given if once else [tf.identity(value) for value in values]
-        return summed(own, place.options)
+        return summed(own, options)
 
-    sums = tf.function(lambda values: strategy.run(add, args=(values,)), autograph=False)(wide)
-    return [strategy.experimental_local_results(each)[0] for each in sums]
+    return tf.function(lambda values: strategy.run(add, args=(values,)), autograph=False)

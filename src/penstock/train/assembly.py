@@ -15,14 +15,17 @@ from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
+from penstock.train.carry import check_home
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
+from penstock.train.feed.batches import check_epochs
 from penstock.train.history import History
 from penstock.train.jit import Tried
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, listed
 from penstock.train.micro import one_row_does_not_fit
 from penstock.train.options import Options
+from penstock.train.passes import check_targets
 from penstock.train.saving import Kept
 from penstock.train.scaling import LossScale, needs_scale, optimizer_of
 from penstock.train.step import TrainStep
@@ -59,6 +62,7 @@ class Assembly:
         self._keeper = keeper = Keeper(options, where)
         if keeper.newest is not None:
             self.seed = int(keeper.newest.facts["seed"])
+        check_epochs(data[0], options.trainings)
         feed = self._feed(data, options.batch_size, 1, training=True)
         self.batch_size = feed.share.batch_size
         asked = options.micros(self.batch_size, where.workers, where.local)
@@ -66,8 +70,11 @@ class Assembly:
         feed = feed.recut(self.micros)
         check_alike(where, options, feed, self.micros, validation_data is not None)
         self._spec = feed.dataset(0).element_spec[:3]
+        check_targets(self.model, self._spec[1])
         with where.scope():
+            self._check_home()
             self.build(self.model)
+            self._check_home()  # of metrics it is known only now
             self.scale = LossScale() if needs_scale(self.model) else None
         self.tally = Tally(self.model)
         self.before = Before(where, self.tally)
@@ -76,7 +83,7 @@ class Assembly:
         feed = self._fitting(feed)
         kept = Kept(self.model, self.tally, self.scale)
         at = keeper.begin(kept, feed)
-        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": feed.steps}
+        params = options.params(feed.likely_steps)
         listeners = Listeners(
             self.model, callbacks, params, where.is_chief, alone=where.workers == 1
         )
@@ -110,7 +117,6 @@ class Assembly:
         if profiler is not None and profiler.summary is not None:
             self.told["profile"] = profiler.summary.to_json()
         seconds = time.monotonic() - began
-        params["verbose"] = str(params["verbose"])
         return History(
             self.model,
             listed(listeners.history.history),
@@ -122,6 +128,10 @@ class Assembly:
     def build(self, model: Any) -> None:
         """Make all variables of a model, before anything is traced."""
         model._symbolic_build(data_batch=keras().tree.map_structure(_or_none, self._spec))
+
+    def _check_home(self) -> None:
+        if self.place.local > 1:
+            check_home(self.model, self.place.strategy)
 
     # Data
 
@@ -147,6 +157,7 @@ class Assembly:
             raise ConfigError(
                 f"validation_data must be (x, y) or (x, y, sample_weight), not {len(parts)} parts"
             )
+        check_epochs(parts[0], self.options.validations)
         size, micros = self.options.validation_batch_size, 1
         if size is None:
             size, micros = self.batch_size, self.micros  # pieces that fit in training

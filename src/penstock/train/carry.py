@@ -75,6 +75,11 @@ def unpack(packed: Packed) -> Any:
 
 def built(function: Callable[[], Any]) -> Any:
     """What a function without arguments makes: a compiled model."""
+    if not callable(function):
+        raise ConfigError(
+            "model must be a Keras model, or a function without arguments that makes one; "
+            f"got {type(function).__name__}"
+        )
     required = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
@@ -93,6 +98,21 @@ def state_of(model: Any) -> list[Any]:
     """A model's weights and random seeds, without what its metrics have counted."""
     counted = {id(each) for each in model.metrics_variables}
     return [each for each in model.variables if id(each) not in counted]
+
+
+def check_home(model: Any, strategy: Any) -> None:
+    """Refuse what was made outside of a strategy's scope: its replicas would all change the same.
+
+    Metrics, most of all, that a script keeps in a list beside the function that compiles with them.
+    """
+    for each in (*model.variables, *model.metrics_variables, *model.optimizer.variables):
+        value = each.value
+        if not isinstance(value, tf.distribute.DistributedValues):
+            raise ConfigError(
+                f"the variable {each.path!r} was made outside of the strategy's scope, and would "
+                f"be shared by {strategy.num_replicas_in_sync} replicas: make layers, metrics and "
+                "the optimizer within the function that is given to fit"
+            )
 
 
 def give_back(trained: Any, to: Any, lost: bool) -> None:

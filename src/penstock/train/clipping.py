@@ -1,6 +1,7 @@
 """Gradients made ready to be applied: unscaled, looked at, clipped by their norm over all weights.
 
-They are the sums of all replicas by then, so the norm is that of the whole batch.
+They are the sums of all replicas by then, so the norm is that of the whole batch. Those of an
+embedding have a part for each time that one of its rows was looked up (`once`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ def finished(gradients: Sequence[Any], scale: LossScale | None, clip_norm: float
         share = clip_norm / tf.maximum(norm, clip_norm)
         gradients = [_times(gradient, share) for gradient in gradients]
     return gradients, None if scale is None else tf.math.is_finite(norm)
+
+
+def once(gradient: Any, dense: bool) -> Any:
+    """The parts of each row of an embedding as one, their sum; XLA has it `dense`.
+
+    Optimizers and norms take squares of what they are given, and that of a sum is another one.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    if dense:
+        return tf.convert_to_tensor(gradient)
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _times(gradient: Any, factor: Any) -> Any:

@@ -21,14 +21,23 @@ from penstock.model.runtime import keras, tf
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.cluster import Cluster
 from penstock.train.feed import feed_for
+from penstock.train.feed.batches import check_epochs
+from penstock.train.feed.feed import check_some
 from penstock.train.feed.opening import made
 from penstock.train.feed.parts import policy_for
-from penstock.train.handing import AsyncLoop, Rested, Steps, count_at_once, count_loss_at_once
+from penstock.train.handing import (
+    AsyncLoop,
+    Rested,
+    Steps,
+    count_at_once,
+    count_loss_at_once,
+    losses_at_once,
+)
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
 from penstock.train.loop import Loop, Run, listed, plain
 from penstock.train.options import Options
-from penstock.train.passes import forward
+from penstock.train.passes import check_targets, forward
 from penstock.train.patience import Patience
 from penstock.train.reading import Asked, spec_of
 from penstock.train.saving import Kept
@@ -68,11 +77,13 @@ class Coordinated:
         newest = keeper.newest
         drawn = options.seed if options.seed is not None else random.SystemRandom().getrandbits(31)
         self._seed = int(newest.facts["seed"]) if newest is not None else drawn
+        check_epochs(data[0], options.trainings)
         feed = self._feed(data, options.batch_size, training=True)
         self._batch_size = feed.share.batch_size
         self._micros = options.micros(self._batch_size, 1, 1)
         feed = feed.recut(self._micros)
         self._example = feed.dataset(0).element_spec[:3]
+        check_targets(model, self._example[1])
         with self._strategy.scope():
             self.build(model)
         self._tally = Tally(model)
@@ -81,8 +92,10 @@ class Coordinated:
         kept = Kept(model, self._tally, None)
         parts = {"shard": rows.policy, "workers": self._found.size} if shared else {}
         at = keeper.begin(kept, feed, **parts)
-        steps = None if rows.policy == "off" else feed.steps  # there the chief's rows are not taken
-        params = {"verbose": options.verbose, "epochs": options.epochs, "steps": steps}
+        steps = (
+            None if rows.policy == "off" else feed.likely_steps
+        )  # there the chief's rows are not taken
+        params = options.params(steps)
         listeners: Any = Rested(
             Listeners(model, callbacks, params, True, alone=False), self._handed.patience
         )
@@ -110,7 +123,6 @@ class Coordinated:
             loop()
         finally:
             listeners.close()
-        params["verbose"] = str(params["verbose"])
         told = listeners.history
         return History(
             model,
@@ -151,6 +163,14 @@ class Coordinated:
         if arrays is not None:
             return arrays
         policy = policy_for(data[0], feed, self._found.size, asked)
+        if policy is not None and _looks_up(self._model):
+            if asked != "auto":
+                raise ConfigError(
+                    f'shard="{asked}": expected a model without tables, which a worker that reads '
+                    "its own data cannot reach; got one with a StringLookup, an IntegerLookup or a "
+                    'TextVectorization: say shard="chief", or look words up in the data'
+                )
+            return Carried(feed)
         if policy is not None and not self._first and asked != "auto":
             raise ConfigError(
                 f'shard="{asked}" is for the first fit of a script: its workers stay there, and '
@@ -201,7 +221,7 @@ class Coordinated:
         rows = self._batch_size / self._micros
         for x, y, given, count in pieces:
             weight = weighing.sample_weight(y, given)
-            with tf.GradientTape() as tape:
+            with tf.GradientTape() as tape, losses_at_once(model, count):
                 y_pred, loss = forward(model, x, y, weight, training=True)
                 counts = weighing.of(count, weight, y_pred, rows) if len(pieces) > 1 else 1.0
                 aim = loss * tf.cast(counts, loss.dtype)
@@ -214,7 +234,7 @@ class Coordinated:
         share = (
             1.0 if weighing.by == "sum" or len(pieces) == 1 else tf.math.divide_no_nan(1.0, total)
         )
-        count_loss_at_once(model, losses * share, taken)
+        count_loss_at_once(model._loss_tracker, losses * share, taken)
         pairs = [
             (g * tf.cast(share, g.dtype), w)
             for g, w in zip(sums, weights, strict=True)
@@ -233,13 +253,15 @@ class Coordinated:
             return None
         parts = three(data)
         options = self._options
+        check_epochs(parts[0], options.validations)
         size = options.validation_batch_size or self._batch_size
         rows = self._rows(parts, self._feed(parts, size, training=False), "validation")
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
-            y_pred, loss = forward(self._model, x, y, weight, training=False)
+            with losses_at_once(self._model, count):
+                y_pred, loss = forward(self._model, x, y, weight, training=False)
             count_at_once(self._model, self._tally, x, y, y_pred, weight, count)
-            count_loss_at_once(self._model, loss, count)
+            count_loss_at_once(self._model._loss_tracker, loss, count)
             return count
 
         function = _on_workers(rows, lambda pieces: self._strategy.run(counted, args=pieces[0]))
@@ -259,6 +281,7 @@ class Coordinated:
                     listeners.tell("test_batch_end", step, Logs(so_far))
                 told = rows.steps
             rows.check_ends()
+            check_some(rows.rows, "validate")
 
         def carry() -> None:
             assert not isinstance(rows, Own)
@@ -272,6 +295,7 @@ class Coordinated:
                 self._handed.hand_out(function, rows.arguments([piece]))
                 listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
+            check_some(step, "validate")
 
         def validate() -> dict[str, float]:
             self._model.reset_metrics()
@@ -312,6 +336,14 @@ def _on_workers(rows: Carried | Shipped | Own, change: Change) -> Any:
     """What is handed out: a step on rows, however they come."""
     return tf.function(
         lambda *given: rows.run(change, *given), reduce_retracing=True, autograph=False
+    )
+
+
+def _looks_up(model: Any) -> bool:
+    """Whether it has tables: TensorFlow does not find those of servers within a branch, and a step
+    of a worker's own rows is one."""
+    return any(
+        getattr(layer, "lookup_table", None) is not None for layer in model._flatten_layers()
     )
 
 

@@ -6,7 +6,9 @@ to the counters on the servers in one go each, so that nothing is lost between r
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.errors import WorkerLost
@@ -147,13 +149,33 @@ def count_at_once(
         count_in(model, tally, x, y, y_pred, weight, count, [])
         added = [scope.get_current_value(each) for each in counters]
     for counter, addend in zip(counters, added, strict=True):
-        # Keras counts the losses of single outputs by batches: here they count by rows.
-        times = count if id(counter) in tally._loss_counters else tf.cast(count > 0, tf.int32)
-        counter.value.assign_add(addend * tf.cast(times, addend.dtype))
+        counter.value.assign_add(addend * tf.cast(count > 0, addend.dtype))
 
 
-def count_loss_at_once(model: Any, loss: Any, rows: Any) -> None:
-    """The loss of so many rows, while others count theirs."""
-    tracker, rows = model._loss_tracker, tf.cast(rows, tf.float32)
-    tracker.total.value.assign_add(tf.cast(loss, tf.float32) * rows)
+def count_loss_at_once(tracker: Any, loss: Any, rows: Any) -> None:
+    """The loss of so many rows in a mean of them, while others count theirs."""
+    rows = tf.cast(rows, tf.float32)
+    weighed = tf.where(rows > 0, tf.cast(loss, tf.float32) * rows, 0.0)
+    tracker.total.value.assign_add(weighed)
     tracker.count.value.assign_add(rows)
+
+
+@contextlib.contextmanager
+def losses_at_once(model: Any, rows: Any) -> Iterator[None]:
+    """While a model computes its loss, of so many rows: those of its single outputs.
+
+    Keras counts them then, by batches, and reads what it adds to: others would be lost.
+    """
+    compiled = model._compile_loss
+    trackers = compiled.metrics if compiled is not None else []
+
+    def counting(tracker: Any) -> Any:
+        return lambda loss, sample_weight=None: count_loss_at_once(tracker, loss, rows)
+
+    for each in trackers:
+        vars(each)["update_state"] = counting(each)
+    try:
+        yield
+    finally:
+        for each in trackers:
+            del vars(each)["update_state"]

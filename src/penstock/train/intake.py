@@ -35,7 +35,7 @@ def taken(iterator: Any, place: Place, spec: Any) -> Any:
         return element
     present = iter(element)
     return keras().tree.map_structure(
-        lambda part: None if _is_none(part) else next(present), tuple(spec)
+        lambda part: None if is_none(part) else next(present), tuple(spec)
     )
 
 
@@ -55,10 +55,11 @@ def _present(parts: Any) -> tuple[Any, ...]:
 def _is_plain(spec: Any) -> bool:
     """Whether all that is there are tensors that a GPU takes."""
     return all(
-        _is_none(part) or (isinstance(part, tf.TensorSpec) and part.dtype != tf.string)
+        is_none(part) or (isinstance(part, tf.TensorSpec) and part.dtype != tf.string)
         for part in keras().tree.flatten(spec)
     )
 
 
-def _is_none(part: Any) -> bool:
+def is_none(part: Any) -> bool:
+    """Whether a part of an element, or of its spec, does not exist."""
     return part is None or type(part).__name__ == "NoneTensorSpec"

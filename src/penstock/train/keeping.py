@@ -38,17 +38,22 @@ class Keeper:
         self._data: dict[str, Any] = {}
         if options.checkpoints is not None:
             self._checkpoints = Checkpoints(options.checkpoints, keep=options.keep)
-            again = options.attempt > 0  # then it goes on, with what it has written itself
-            if options.resume or again:
+            if self._goes_on:
                 self.newest = self._checkpoints.newest(own=not options.resume)
             elif place.is_chief:
                 self._checkpoints.begin_anew()
+                (self._checkpoints.folder / _WORD).unlink(missing_ok=True)
         check_same(
             place,
             self._found(),
             "the newest checkpoint's step differs (checkpoints must be a folder that all see; "
             f"{_NO_FOLDER} is of a worker that was given none, {_EMPTY} of one that found nothing)",
         )
+
+    @property
+    def _goes_on(self) -> bool:
+        """What is started again goes on in any case, with what it has written itself."""
+        return self._options.resume or self._options.attempt > 0
 
     def _found(self) -> int:
         if self._checkpoints is None:
@@ -69,7 +74,7 @@ class Keeper:
     def micros(self, batch_size: int) -> int:
         """How many were left word of, by any worker; 1 where nobody has."""
         found = 1
-        if self._checkpoints is not None and self._options.resume:
+        if self._checkpoints is not None and self._goes_on:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 told = json.loads((self._checkpoints.folder / _WORD).read_text())
                 found = int(told["micros"]) if told["batch_size"] == batch_size else 1

@@ -24,6 +24,7 @@ from penstock.errors import TrainingError
 from penstock.model.runtime import keras, tf
 from penstock.train.agreement import agreed, check_same
 from penstock.train.callbacks import Listeners, Logs
+from penstock.train.feed.feed import check_some
 from penstock.train.intake import iterator_of
 from penstock.train.jit import NotCompiled
 from penstock.train.micro import is_out_of_memory
@@ -103,6 +104,7 @@ class Loop:
                 run.listeners.tell("epoch_begin", epoch, {})
             began = time.monotonic()
             self._steps()
+            check_some(at.in_epoch, "train")
             logs = self._end_of_epoch(began)
             run.listeners.tell("epoch_end", epoch, logs)
             at.epoch, at.in_epoch = epoch + 1, 0
@@ -210,7 +212,7 @@ class Loop:
         self._refuse_nan_weights()
         if run.validate is not None and (self.at.epoch + 1) % run.validation_freq == 0:
             logs.update({f"val_{name}": value for name, value in self._validated().items()})
-        return logs
+        return dict(sorted(logs.items()))  # as Keras has them
 
     def _validated(self) -> dict[str, float]:
         """If that fails, the epoch is not lost: what was trained is kept, to be validated again."""
@@ -295,9 +297,9 @@ def _same_rate(model: Any, resumed: bool) -> Iterator[None]:
 
 
 def plain(results: dict[str, Any]) -> dict[str, float]:
-    """Metrics as Python's numbers."""
+    """Metrics as Python's numbers, by name, as Keras has them."""
     found: dict[str, Any] = {}
-    for name, value in results.items():
+    for name, value in sorted(results.items()):
         array = np.asarray(value)
         found[name] = float(array) if array.ndim == 0 else array
     return found

@@ -102,6 +102,23 @@ class Options:
                 f"and micro_batch={self.micro_batch!r}"
             )
 
+    def params(self, steps: int | None) -> dict[str, Any]:
+        """As callbacks are told them, in Keras' own words."""
+        verbose = 1 if self.verbose == "auto" else self.verbose
+        return {"verbose": verbose, "epochs": self.epochs, "steps": steps}
+
+    @property
+    def trainings(self) -> int:
+        """How often the data is gone through."""
+        return max(self.epochs - self.initial_epoch, 0)
+
+    @property
+    def validations(self) -> int:
+        """How often that of validation is."""
+        return max(
+            self.epochs // self.validation_freq - self.initial_epoch // self.validation_freq, 0
+        )
+
     def micros(self, batch_size: int, workers: int, replicas: int) -> int:
         """Micro-batches a step on each of so many replicas; 1 where that is yet to be measured."""
         if self.micro_batch is None or isinstance(self.micro_batch, str):

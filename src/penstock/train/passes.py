@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InputError
 from penstock.model.runtime import keras, tf
+from penstock.train.intake import is_none
 from penstock.train.tally import Tally
 
 
@@ -13,10 +14,25 @@ def forward(
     model: Any, x: Any, y: Any, weight: Any, training: bool, through: Any = None
 ) -> tuple[Any, Any]:
     """The outputs and the loss. `through` computes the outputs, where the model does not itself."""
+    check_targets(model, y)
     call = model if through is None else through
     y_pred = call(x, training=training) if call._call_has_training_arg else call(x)
     loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=training)
+    if loss.shape.rank:
+        raise ConfigError(
+            "the loss of a batch must be one number, with which weights are changed; got one of "
+            f"shape {loss.shape}: give it a reduction such as 'sum_over_batch_size'"
+        )
     return y_pred, loss
+
+
+def check_targets(model: Any, y: Any) -> None:
+    """Refuse data without targets (or their spec), where the loss compares with some."""
+    own = type(model).compute_loss is not keras().Model.compute_loss
+    if is_none(y) and model._compile_loss is not None and not own:
+        raise InputError(
+            "y: expected targets for the loss that the model was compiled with; got none"
+        )
 
 
 def count_in(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from penstock.errors import ConfigError, WorkerLost
+from penstock.errors import ConfigError, InputError, WorkerLost
 from penstock.model.runtime import keras, tf
 from penstock.train.assembly import Assembly
 from penstock.train.carry import built, give_back, pack, unpack
@@ -50,10 +52,16 @@ def run(
             if where.home is not None:
                 model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
     _check(model, validation_data is not None)
+    _check_replicas(model, where)
     parts = Assembly(model, where, options)
     moved = own is not None and own is not model
     try:
-        with _peers(where), training_in(model, options.precision):
+        with (
+            own_errors(),
+            _peers(where),
+            _eagerly(model, where),
+            training_in(model, options.precision),
+        ):
             history = parts.trained(data, validation_data, callbacks)
     except BaseException:
         # As in Keras, where Ctrl-C keeps what was learnt until then.
@@ -136,6 +144,39 @@ def _check(model: Any, validated: bool) -> None:
         )
 
 
+def _check_replicas(model: Any, where: Place) -> None:
+    optimizer = optimizer_of(model)
+    if where.replicas > 1 and optimizer.use_ema and optimizer.ema_overwrite_frequency:
+        raise ConfigError(
+            "the optimizer has an ema_overwrite_frequency, which breaks where there are several "
+            f"replicas (here {where.replicas}): leave it out, and use the callback SwapEMAWeights"
+        )
+
+
+@contextlib.contextmanager
+def _eagerly(model: Any, where: Place) -> Iterator[None]:
+    """A model that was compiled with `run_eagerly` runs as Python, to be looked into."""
+    if not model.run_eagerly:
+        yield
+        return
+    if where.workers > 1:
+        warnings.warn(
+            "run_eagerly has no effect with several workers: look into the model with one",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        yield
+        return
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config", UserWarning)  # tf.data
+            yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
 @contextlib.contextmanager
 def _peers(where: Place) -> Iterator[None]:
     """A lost worker is told as such, on the others."""
@@ -153,6 +194,18 @@ def _peers(where: Place) -> Iterator[None]:
             f"worker {where.worker} of {where.workers} has lost another one in the middle of "
             f"training: {_gist(str(error))}"
         ) from error
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """What was said of the data while a graph was run is told as such: TensorFlow buries it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        told = re.search(r"^InputError: (.+)$", str(error), re.MULTILINE)
+        if told is None:
+            raise
+        raise InputError(told[1]) from error
 
 
 def _gist(text: str) -> str:

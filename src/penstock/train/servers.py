@@ -50,6 +50,7 @@ def run(
     from penstock.train.carry import built, give_back, pack, unpack
     from penstock.train.coordinating import Coordinated
     from penstock.train.precision import training_in
+    from penstock.train.running import own_errors
 
     found = clusters.found()
     if found is None or found.kind != "parameter_server":
@@ -66,7 +67,11 @@ def run(
     late = not _joined  # what TensorFlow has made until now is lost
     coordinator = joined(found, options.timeout)
     every = [*found.servers, *found.workers]
-    with _lost_servers(found), Patience(options.timeout, lambda: silent(every)) as patience:
+    with (
+        own_errors(),
+        _lost_servers(found),
+        Patience(options.timeout, lambda: silent(every)) as patience,
+    ):
         with coordinator.strategy.scope():
             there = unpack(packed) if packed is not None else built(model)
         _check(there, options, coordinator.strategy, validation_data is not None)
@@ -210,6 +215,7 @@ def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None
         )
     idle = [name for name in ("profile", "remat") if getattr(options, name)]
     idle += ["jit"] if options.jit is True else []
+    idle += ["run_eagerly"] if model.run_eagerly else []
     if idle:
         warnings.warn(
             f"{', '.join(idle)}: of no effect with parameter servers, whose workers take their "

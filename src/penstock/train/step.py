@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.model.runtime import tf
-from penstock.train.clipping import finished
+from penstock.train.clipping import finished, once
 from penstock.train.intake import taken
 from penstock.train.passes import count_in, forward, replica_number
 from penstock.train.reducing import summed
@@ -260,8 +260,7 @@ class TrainStep:
         gradients = [each for each in found if each is not None]
         if not gradients:
             raise ConfigError("the loss depends on none of the model's trainable weights")
-        if many:
-            gradients = [tf.convert_to_tensor(each) for each in gradients]
+        gradients = [once(each, dense=many or self.jit) for each in gradients]
         # Where memory runs out on the way back, the piece is taken again: it must not count twice.
         with tf.control_dependencies(gradients):
             count_in(model, tally, x, y, y_pred, weight, count, before)

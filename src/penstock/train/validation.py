@@ -15,6 +15,7 @@ from penstock.errors import DeviceMemoryError
 from penstock.model.runtime import tf
 from penstock.train.agreement import added_up, largest
 from penstock.train.callbacks import Listeners, Logs
+from penstock.train.feed.feed import check_some
 from penstock.train.intake import iterator_of, taken
 from penstock.train.jit import _is_of_the_compiler
 from penstock.train.loop import plain
@@ -47,6 +48,7 @@ class Validation:
         while not self._run_through():
             pass
         losses = self._losses.of_all(self._place)
+        check_some(losses[:, 1].sum(), "validate")
         logs = self._results(self._step.counted(), losses)
         self._listeners.tell("test_end", logs)
         return logs

@@ -138,6 +138,11 @@ def _sum(weight: Any) -> Any:
 def _table(class_weight: Mapping[int, float] | None) -> Any:
     if not class_weight:
         return None
+    if not isinstance(class_weight, Mapping):
+        raise ConfigError(
+            "class_weight must be a dict, from classes to their weights; "
+            f"got a {type(class_weight).__name__}"
+        )
     if not all(_is_class(key) for key in class_weight):
         named = ", ".join(map(repr, class_weight))
         raise ConfigError(f"class_weight must be by class, 0, 1, …; got {named}")

@@ -15,6 +15,8 @@ from penstock.train.feed.feed import Share
 from penstock.train.feed.tree import Array, leaves, packed, tree_of
 
 _ROLES = ("x", "y", "sample_weight")
+_ONCE = "a generator can be gone through once"
+_ANEW = "pass a function that makes it, to begin anew"
 
 Batches = Callable[[int, int], Iterator[list[Array]]]  # (epoch, start row) to flat batches
 
@@ -26,16 +28,18 @@ def batches_feed(
 
     `own`: a step takes as many rows as the first of them has.
     """
-    begin = _once(x) if isinstance(x, Iterator) else _anew(x, seed)
+    begin = _once(x) if isinstance(x, Iterator) else _begun_again(x, seed)
     first = next(begin(0), None)
     if first is None:
         raise InputError("expected at least one batch to train on, got none")
     if isinstance(x, Iterator):
         begin = _once(itertools.chain([first], x))
 
+    like = x[0] if own and _is_indexed(x) else first  # in another order the last may come first
+    size = len(flat(_example(like))[0])
     if own:
-        like = x[0] if _is_indexed(x) else first  # in another order the last one may come first
-        share = dataclasses.replace(share, batch_size=len(flat(_example(like))[0]))
+        share = dataclasses.replace(share, batch_size=size)
+    likely = len(x) * size if _is_indexed(x) and shard != "off" else None
 
     def batches(epoch: int, start: int) -> Iterator[list[Array]]:
         for batch in begin(epoch):
@@ -45,7 +49,14 @@ def batches_feed(
             if skipped < len(parts[0]):
                 yield [part[skipped:] for part in parts]
 
-    return DatasetFeed(share, policy_of(shard), reading(batches, _example(first)))
+    read = reading(batches, _example(first))
+    return DatasetFeed(share, policy_of(shard), read, likely_rows=likely)
+
+
+def check_epochs(x: Any, times: int) -> None:
+    """Refuse a generator that has begun where it is to be gone through several times."""
+    if isinstance(x, Iterator) and times > 1:
+        raise InputError(f"{_ONCE}, and {times} epochs need it: {_ANEW}")
 
 
 def policy_of(shard: str) -> str:
@@ -104,16 +115,13 @@ def _once(batches: Iterator[Any]) -> Callable[[int], Iterator[Any]]:
 
     def begin(_epoch: int) -> Iterator[Any]:
         if not left:
-            raise InputError(
-                "a generator can be gone through once, and another epoch was asked for: pass a "
-                "function that makes it, to begin anew"
-            )
+            raise InputError(f"{_ONCE}, and another epoch was asked for: {_ANEW}")
         return left.pop()
 
     return begin
 
 
-def _anew(x: Any, seed: int | None) -> Callable[[int], Iterator[Any]]:
+def _begun_again(x: Any, seed: int | None) -> Callable[[int], Iterator[Any]]:
     ended = 0
 
     def begin(epoch: int) -> Iterator[Any]:

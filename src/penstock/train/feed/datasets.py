@@ -49,6 +49,14 @@ class DatasetFeed(Feed):
 
     read: Read
     count: int | None = None
+    likely_rows: int | None = None  # if all batches that were given are whole
+
+    @property
+    def likely_steps(self) -> int | None:
+        """As many as its batches should make."""
+        if self.steps is not None or self.likely_rows is None:
+            return self.steps
+        return -(-self.likely_rows // self.share.batch_size)
 
     @property
     def rows(self) -> int | None:
@@ -144,7 +152,10 @@ def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
             "expected a data set that ends, as an epoch does; got one repeated for ever: pass it "
             "without repeat(), and as many epochs as there are to be"
         )
-    return DatasetFeed(share, policy, read)
+    given = int(dataset.cardinality())
+    size = _batch_of(dataset) if given >= 0 else None
+    likely = None if size is None or policy == "off" else given * size
+    return DatasetFeed(share, policy, read, likely_rows=likely)
 
 
 class _Orders:
@@ -296,7 +307,21 @@ def is_shuffled(dataset: Any) -> bool:
 
 def is_unseeded(dataset: Any) -> bool:
     """Whether whoever reads it has an order of his own."""
-    return any(int(each._seed) == 0 and int(each._seed2) == 0 for each in _shuffles(dataset))
+    mine = ((each._seed, each._seed2) for each in _shuffles(dataset))
+    return any(not any(map(int, seeds)) for seeds in (*mine, *_seeds_within(dataset)))
+
+
+def _seeds_within(dataset: Any) -> Iterator[list[Any]]:
+    """Of shuffles in the functions that make data sets of its elements (`interleave`, `flat_map`);
+    those that are not constants are taken to be some."""
+    import tensorflow as tf
+
+    for link in chain(dataset):
+        made = getattr(getattr(link, "_map_func", None), "function", None)
+        for operation in made.graph.get_operations() if made is not None else ():
+            if operation.type.startswith("ShuffleDataset"):
+                found = [tf.get_static_value(each) for each in operation.inputs[2:4]]
+                yield [1 if each is None else each for each in found]
 
 
 def _shuffles(dataset: Any) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InputError
 from penstock.train.feed.cut import split
 
 _AHEAD = 2  # micro-batches made ready for each replica
@@ -114,9 +114,20 @@ class Feed(abc.ABC):
             return None
         return -(-self.rows // self.share.batch_size)
 
+    @property
+    def likely_steps(self) -> int | None:
+        """What people may be told before the first epoch has shown it."""
+        return self.steps
+
     def recut(self, micros: int) -> Self:
         """The same rows in more or fewer micro-batches a step."""
         return dataclasses.replace(self, share=dataclasses.replace(self.share, micros=micros))
+
+
+def check_some(rows: float, to: str) -> None:
+    """Refuse data that turned out to have no rows."""
+    if not rows:
+        raise InputError(f"expected at least one row to {to} on, got none")
 
 
 def made_ready(dataset: Any, share: Share) -> Any:

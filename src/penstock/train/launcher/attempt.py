@@ -139,14 +139,16 @@ class Attempt:
                 self._peers.tell(Result(How.DONE))
                 self._end_all(How.DONE)
             return
-        if self._job.servers and place.role == "worker" and self.spare > 0 and not self._failed:
+        ending = task.ending()
+        alone = self._job.servers and place.role == "worker" and not self._failed
+        if alone and self.spare > 0 and not ending.is_certain:
             self.spare -= 1
             self._show_held(task)
-            self._page.say(f"{task.name} failed: {task.ending().headline}; it is started again")
+            self._page.say(f"{task.name} failed: {ending.headline}; it is started again")
             task.close()
             self._start(place)
             return
-        self._fail(task.ending())
+        self._fail(ending)
 
     def _fail(self, ending: Ending) -> None:
         self._failed.append(ending)

@@ -24,7 +24,8 @@ _CONSEQUENCES = re.compile(
     r"|[Ss]ocket closed|[Cc]onnection (reset|refused)|failed to connect"
     r"|\bWorkerLost\b|parameter servers lost"
 )
-_CERTAIN = ("ConfigError", "SyntaxError", "IndentationError", "TabError")
+_OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+_CERTAIN = ("ConfigError", *_OF_SYNTAX)
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,15 @@ def shows_failure(tail: Sequence[str]) -> bool:
 
 
 def _raised(tail: Sequence[str]) -> str:
-    named = _after_frames(_last_traceback(tail))
+    named = _after_frames(_last_traceback(tail)) or _of_a_script_that_cannot_be_read(tail)
     return named[0] if named else ""
+
+
+def _of_a_script_that_cannot_be_read(tail: Sequence[str]) -> list[str]:
+    """What is wrong with the script's own text, Python tells without a traceback."""
+    last = tail[-1:]
+    told = any(line.startswith('  File "') for line in tail[-5:])
+    return list(last) if told and last[0].partition(":")[0] in _OF_SYNTAX else []
 
 
 def _last_traceback(tail: Sequence[str]) -> list[str]:
