@@ -322,6 +322,7 @@ def told(uptime, *, workers=(), clients=(), **model):
             {
                 "name": "m",
                 "max_batch": 8,
+                "limits": {"0": 8, "1": 8},
                 "batched": True,
                 "sizes": {},
                 "times": {"run": [0.1, 0.2, 0.3]},

@@ -279,7 +279,7 @@ def _answering(listener: socket.socket, *messages: bytes) -> threading.Thread:
 
 
 _WELCOME = m.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1))
-_CARD = m.encode(m.ModelCard(0, 4, 1, "f"))
+_CARD = m.encode(m.ModelCard(0, 4, 4, 1, "f"))
 _READY = m.encode(m.State(m.STATE_READY, 0, ""))
 
 

@@ -1,7 +1,8 @@
 """What waits: lanes of like work, in each the highest priority first, in turn between callers.
 
-A `Lane` is what may share a batch: one model, one signature. A `Job` is rows of one request that
-are run together; usually all of them, single rows after their worker died (see `batcher`). One that
+A `Lane` is what may share a batch: one model, one signature. It knows what each worker can do of it
+(`abilities`). A `Job` is rows of one request that are run together; usually all of them, fewer
+where a worker cannot hold as many, single rows after their worker died (see `batcher`). One that
 stands for several requests of a row each is taken apart where a batch has room for some of them.
 
 Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
@@ -21,14 +22,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from penstock.scheduling.estimates import Estimates
+from penstock.scheduling.abilities import Ability
 from penstock.scheduling.returns import Returns
 from penstock.spec import Signature
 
-LEAD = 100_000  # nanoseconds that a message takes to reach a worker, and a little
 _TURNS_A_BATCH = 4
 
 
@@ -43,15 +43,17 @@ class Share:
 
 
 class Lane:
-    """Work that may share a batch: its model and signature, the batch's limits, what is known."""
+    """Work that may share a batch: its model and signature, what waits, and what workers can do.
+
+    `abilities` has the workers by index. `max_batch` is the most that any of them can hold.
+    """
 
     __slots__ = (
         "__weakref__",
+        "_usual",
+        "abilities",
         "batched",
-        "estimates",
-        "gather",
         "jobs",
-        "ladder",
         "levels",
         "max_batch",
         "model",
@@ -72,47 +74,65 @@ class Lane:
         batched: bool = True,
         *,
         ladder: Sequence[int] = (),
+        times: Sequence[tuple[int, int]] = (),
         share: Share | None = None,
     ) -> None:
+        """`max_batch`, `ladder` and `times` are those of workers that tell no others (`tell`)."""
         self.model = model
         self.signature = signature
         self.max_batch = max_batch
         self.batched = batched
-        self.ladder = tuple(ladder)
+        self.abilities: dict[int, Ability] = {}
+        self._usual = (max_batch, tuple(ladder), tuple(times))
         self.share = share or Share()
         self.quantum = max(1, max_batch // _TURNS_A_BATCH)
         self.rows = 0
         self.jobs = 0
         self.turn = 0
         self.waiting_since = 0
-        self.gather = 0.0  # nanoseconds a row, with scatter, where a device runs others meanwhile
         self.levels: dict[int, Level] = {}
-        self.estimates = Estimates()
         self.returns = Returns()
 
-    def padded(self, rows: int) -> int:
-        """The size at which so many rows are run."""
-        for size in self.ladder:
-            if size >= rows:
-                return size
-        return rows
+    def on(self, index: int) -> Ability:
+        """What the worker with this index can do."""
+        ability = self.abilities.get(index)
+        if ability is None:
+            self.tell(index, *self._usual)
+            ability = self.abilities[index]
+        return ability
 
-    def lead(self) -> int:
-        """How long before the device is free its next batch must leave."""
-        rows = min(self.rows, self.max_batch)
-        if not self.gather:
-            return LEAD
-        alone = self.cost(1)  # mostly what the host takes to hand a batch over to the device
-        longer = max(self.cost(rows) - alone, 0)
-        return LEAD + int(self.gather * rows) + min(alone // 2, longer // 8)
+    def tell(
+        self, index: int, max_batch: int, ladder: Sequence[int], times: Iterable[tuple[int, int]]
+    ) -> None:
+        """A worker has told what fits there, and how long sizes took when it warmed up."""
+        ability = self.abilities.get(index)
+        if ability is None:
+            ability = Ability(max_batch)
+            ability.like = next((each for each in self.abilities.values() if each.estimates), None)
+            self.abilities[index] = ability
+        ability.told(max_batch, ladder, times)
+        self.max_batch = max(each.max_batch for each in self.abilities.values())
 
-    def cost(self, rows: int) -> int:
-        """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""
-        return self.estimates.predict(self.padded(rows) if self.ladder else rows)
+    def observe(self, index: int, size: int, nanoseconds: int, now: int) -> None:
+        """A batch that this worker ran at that size took so long."""
+        ability = self.on(index)
+        unknown = not ability.estimates
+        ability.estimates.observe(size, nanoseconds, now)
+        if unknown:
+            for other in self.abilities.values():
+                if not other.estimates and other.like is None:
+                    other.like = ability
+
+    def shortest(self, rows: int) -> int:
+        """Nanoseconds that so many rows take where they are done first; 0: not known."""
+        if len(self.abilities) == 1:
+            (ability,) = self.abilities.values()
+            return ability.cost(rows)
+        return min((ability.cost(rows) for ability in self.abilities.values()), default=0)
 
     def fresh(self, rows: int, now: int) -> bool:
-        """Whether `cost` was measured a moment ago: only then may it refuse somebody."""
-        return self.estimates.fresh(self.padded(rows), now)
+        """Whether a worker did about so many rows a moment ago."""
+        return any(ability.fresh(rows, now) for ability in self.abilities.values())
 
     def first_deadline(self) -> int | None:
         """The first deadline of those that wait."""
@@ -124,9 +144,9 @@ class Lane:
 class Job:
     """Rows `start` to `start + rows` of a request, waiting or running.
 
-    `owner` is the caller's own record and is not looked at here. `deadline` is in nanoseconds on
-    the caller's clock, 0 for none. `siblings`: each row is a request of its own, and this is where
-    their owner keeps the jobs that they are in.
+    `owner` is the caller's own record and is not looked at here; `siblings` is where it keeps its
+    jobs, for those that are made here of parts of others. `deadline` is in nanoseconds on the
+    caller's clock, 0 for none. `series`: each row is a request of its own.
     """
 
     __slots__ = (
@@ -139,6 +159,7 @@ class Job:
         "queued",
         "rows",
         "sequence",
+        "series",
         "siblings",
         "start",
         "suspect",
@@ -155,10 +176,12 @@ class Job:
         priority: int = 0,
         deadline: int = 0,
         siblings: list[Job] | None = None,
+        series: bool = False,
     ) -> None:
         self.owner = owner
         self.lane = lane
         self.siblings = siblings
+        self.series = series
         self.start = start
         self.rows = rows
         self.fairness = fairness
@@ -173,11 +196,10 @@ class Job:
     @property
     def requests(self) -> int:
         """How many requests its rows are."""
-        return 1 if self.siblings is None else self.rows
+        return self.rows if self.series else 1
 
     def part(self, start: int, rows: int) -> Job:
         """Some of its rows as a job of their own, with its place in line."""
-        assert self.siblings is not None
         part = Job(
             self.owner,
             self.lane,
@@ -187,10 +209,12 @@ class Job:
             self.priority,
             self.deadline,
             self.siblings,
+            self.series,
         )
         part.sequence = self.sequence
         part.begun = self.begun
-        self.siblings.append(part)
+        if self.siblings is not None:
+            self.siblings.append(part)
         return part
 
 
@@ -292,7 +316,7 @@ class Queue:
             jobs.append(job)
         job.queued = True
         self.jobs += 1
-        self.requests += 1 if job.siblings is None else job.rows
+        self.requests += job.rows if job.series else 1
         self.rows += job.rows
         level.jobs += 1
         lane.jobs += 1
@@ -341,8 +365,12 @@ class Queue:
             return list(self._lanes)
         return sorted(self._lanes, key=_turn)
 
-    def take(self, lane: Lane, room: int | None = None) -> list[Job]:
-        """The next batch of a lane: by priority, in turn between callers, until `room` is full."""
+    def take(self, lane: Lane, room: int | None = None, limit: int = 0) -> list[Job]:
+        """The next batch of a lane: by priority, in turn between callers, until `room` is full.
+
+        The first may be larger than that; of one with more rows than `limit` (0: any) the first
+        rows are taken.
+        """
         jobs: list[Job] = []
         lane.turn = next(self._turns)
         if room is None:
@@ -356,9 +384,13 @@ class Queue:
             waiting = line.jobs
             while waiting and line.left > 0:  # its turn
                 job = waiting[0]
-                if 0 < room < job.rows and job.siblings is not None:
+                if 0 < room < job.rows and job.series:
                     jobs.append(self._first_rows(job, room))
                     line.left -= room
+                    return jobs
+                if 0 < limit < job.rows and not jobs and lane.batched:
+                    jobs.append(self._first_rows(job, limit))
+                    line.left -= limit
                     return jobs
                 if jobs and (job.rows > room or job.rows == 0):
                     return jobs
@@ -421,14 +453,15 @@ class Queue:
         job.rows -= rows
         job.lane.rows -= rows
         self.rows -= rows
-        self.requests -= rows
+        if job.series:
+            self.requests -= rows
         return first
 
     def _left(self, job: Job, level: Level) -> None:
         lane = job.lane
         job.queued = False
         self.jobs -= 1
-        self.requests -= 1 if job.siblings is None else job.rows
+        self.requests -= job.rows if job.series else 1
         self.rows -= job.rows
         level.jobs -= 1
         lane.jobs -= 1

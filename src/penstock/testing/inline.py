@@ -69,6 +69,7 @@ class Request:
 class _Runner:
     """The one worker, as the batcher sees it: always idle when it is asked for."""
 
+    index = 0
     free_at = 0
     late_at = 0
     depth = 1

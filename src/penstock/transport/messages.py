@@ -33,7 +33,7 @@ from penstock.spec import (
     TensorSpec,
 )
 
-VERSION = 4
+VERSION = 5
 MAX_MESSAGE = 60_000
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
@@ -146,10 +146,15 @@ class Welcome(NamedTuple):
 
 
 class ModelCard(NamedTuple):
-    """A loaded model: its number, name and limits. What it declares follows in `CardTensors`."""
+    """A loaded model: its number, name and limits. What it declares follows in `CardTensors`.
+
+    A batch has at most `max_batch` rows, or fewer where a worker has less memory: one request of at
+    most `request_rows` fits them all.
+    """
 
     model: int
     max_batch: int
+    request_rows: int
     batched: int
     name: str
 
@@ -408,7 +413,7 @@ CODECS: dict[int, _Codec] = {
     7: _codec(Ask, "IB"),
     8: _codec(Stop, "d"),
     20: _codec(Welcome, "HIIQII"),
-    21: _codec(ModelCard, "HIB", "text"),
+    21: _codec(ModelCard, "HIIB", "text"),
     22: _codec(CardTensors, "HB", "tensors"),
     23: _codec(State, "BB", "text"),
     24: _codec(OutputLayout, "I", "tensors"),
