@@ -12,7 +12,9 @@ from benchmarks.scheduling.devices import Device
 from benchmarks.scheduling.simulator import NEVER, Launch, Request
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.batcher import Batcher
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from penstock.spec import TensorSpec
 
 HANDS = 3  # of a worker on a GPU
@@ -40,7 +42,7 @@ class Penstock:
     def arrived(self, request: Request, now: int) -> None:
         """`Core.admit`: one that cannot be in time is refused."""
         job = Job(request, self._lane, 1, 0, request.client, 0, request.deadline)
-        if job.deadline and not self._batcher.in_time(job, self._workers, now):
+        if job.deadline and not in_time(job, self._workers, now):
             self._lost.append(request)
         else:
             self._batcher.add(job, now)

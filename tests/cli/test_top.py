@@ -418,6 +418,15 @@ def test_a_workers_card_is_shown():
     assert (without.gpu, without.gpu_memory) == (None, None)
 
 
+def test_what_workers_can_hold_is_shown_where_they_differ():
+    shown = []
+    for limits in ({"0": 8, "1": 8}, {"0": 8, "1": 2}):
+        view = between(told(1), told(2, limits=limits), {})
+        shown.append("\n".join(str(line) for line in view_text(view, 120, 5).renderables))
+    assert "at most" not in shown[0]
+    assert re.search(r"at most +8 on worker 0 +2 on worker 1", shown[1]), shown[1]
+
+
 def test_a_worker_in_a_long_batch_is_busy():
     before = told(1, workers=[{"inflight": 1}])
     (worker,) = between(before, told(2, workers=[{"inflight": 1}]), {}).workers

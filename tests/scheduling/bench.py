@@ -13,7 +13,8 @@ from typing import Any
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Batcher, Closed, Decision
-from penstock.scheduling.queue import Job, Lane, Queue, Share
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job, Queue
 
 US = 1_000
 MS = 1_000_000

@@ -6,7 +6,8 @@ import pytest
 
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Batcher, Closed, Decision
-from penstock.scheduling.queue import Job, Share
+from penstock.scheduling.lanes import Share
+from penstock.scheduling.queue import Job
 from penstock.scheduling.runners import DEPTH
 from tests.scheduling.bench import (
     CPU,

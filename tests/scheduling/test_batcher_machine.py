@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.engine.workers import Worker
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, Decision
-from penstock.scheduling.queue import Job, Lane, Share
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job
 from penstock.scheduling.runners import DEPTH, overdue
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
@@ -366,7 +367,11 @@ class BatcherMachine(RuleBasedStateMachine):
         if runner.batches and closed not in (Closed.FULL, Closed.DEADLINE):
             assert runner.free_at - self.bench.now <= LEAD, "a small batch left early"
         for job in jobs:
-            first = self.lines[lane, job.priority, job.fairness][0]
+            first = next(
+                one
+                for one in self.lines[lane, job.priority, job.fairness]
+                if one.sequence == job.sequence or not self._left_for_another(one)
+            )
             self._passes(job)
             if first is job:
                 self._leaves(job)
@@ -376,8 +381,13 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert jobs == [job]
                 assert job.rows == lane.on(runner.index).max_batch, "it was cut without need"
         lowest = min(job.priority for job in jobs)
-        for other, priority, _ in self.lines:
-            assert other is not lane or priority <= lowest, "a higher priority waits"
+        for (other, priority, _), line in self.lines.items():
+            if other is lane and priority > lowest:
+                assert all(map(self._left_for_another, line)), "a higher priority waits"
+
+    def _left_for_another(self, job: Job) -> bool:
+        """Whether it may wait for a worker that will do it in time."""
+        return job.queued and job.deadline > 0 and len(self.workers) > 1
 
     def _still(self, jobs: set[Job]) -> bool:
         """Whether any of these waits, as far as the model knows."""

@@ -6,7 +6,9 @@ import pytest
 
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from tests.scheduling.bench import (
     CPU,
     GPU,
@@ -78,7 +80,7 @@ def test_old_measurements_let_nothing_expire() -> None:
 def test_in_time_as_far_as_is_known() -> None:
     bench, lane = _measured({1: 5 * MS})
     job = Job(None, lane, 1, deadline=bench.now + 5 * MS)
-    in_time, workers = bench.batcher.in_time, bench.workers
+    workers = bench.workers
     assert in_time(job, workers, bench.now)
     assert not in_time(job, workers, bench.now + 1)
     assert in_time(job, workers, bench.now + 2 * SECOND)  # nothing is known then

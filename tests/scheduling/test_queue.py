@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.queue import Job, Lane, Queue
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job, Queue
 from tests.scheduling.bench import flood, owners, put, rows_by_caller, small_lane
 
 # ── batches ────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,9 @@ from collections import Counter
 from penstock.engine.workers import Worker
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, Decision
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from tests.scheduling.bench import MS, Bench, lane_of
 
 LARGE, SMALL = 0, 1  # workers
@@ -222,6 +224,21 @@ def test_what_would_be_late_on_the_slow_one_waits_for_the_fast_one() -> None:
     assert (_of(sent := bench.one()), _rows(sent)) == (FAST, 16)
 
 
+def test_what_was_cut_and_would_be_late_there_is_whole_again() -> None:
+    bench, lane = _unequal_speed()
+    lane.tell(SLOW, 4, (), [])
+    bench.occupy(lane, FAST)
+    bench.occupy(lane, FAST)
+    siblings: list[Job] = []
+    job = bench.add(lane, 10, deadline=bench.now + 10 * MS, siblings=siblings)
+    assert bench.step() == []
+    assert (job.start, job.rows, job.queued, siblings) == (0, 10, True, [])
+    assert (lane.rows, lane.jobs, bench.batcher.rows, bench.batcher.requests) == (10, 1, 10, 1)
+    bench.now += 2 * MS
+    bench.finish(FAST)
+    assert bench.one(2 * MS - LEAD).jobs == [job]
+
+
 def test_others_have_the_slow_one_in_their_place() -> None:
     bench, lane = _unequal_speed()
     bench.occupy(lane, FAST)
@@ -239,7 +256,6 @@ def test_others_have_the_slow_one_in_their_place() -> None:
 def test_only_what_nobody_can_do_in_time_is_refused() -> None:
     bench, lane = _unequal_speed()
     within = Job(None, lane, 1, deadline=bench.now + 5 * MS)
-    in_time = bench.batcher.in_time
     assert in_time(within, bench.workers, bench.now)
     assert not in_time(within, bench.workers[SLOW:], bench.now)
     bench.occupy(lane, FAST)

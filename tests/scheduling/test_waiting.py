@@ -6,7 +6,7 @@ import pytest
 
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, pays
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 from tests.scheduling.bench import (
     CPU,
     GPU,

@@ -32,7 +32,9 @@ from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher, Decision
-from penstock.scheduling.queue import Job, Lane, Share
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job
 from penstock.spec import Signature
 from penstock.transport import messages as m
 
@@ -257,7 +259,7 @@ class Core:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
         elif self.health.hopeless:
             refusal = (Kind.NO_WORKERS, self.health.hopeless)
-        elif job.deadline and not self.batcher.in_time(job, self.health.ready(), now):
+        elif job.deadline and not in_time(job, self.health.ready(), now):
             refusal = (Kind.DEADLINE, self._cannot_be_met(job, now))
         client = request.client
         if refusal:
@@ -276,7 +278,7 @@ class Core:
     def _too_late(self, job: Job, now: int) -> None:
         if job.deadline <= now:
             text = "the deadline passed while the request was queued"
-        elif self.batcher.in_time(job, self.health.ready(), now, begun=True):
+        elif in_time(job, self.health.ready(), now, begun=True):
             text = "the deadline cannot be met: what is before it takes too long"
         else:
             text = self._cannot_be_met(job, now, begun=True)

@@ -18,7 +18,7 @@ from penstock.engine.cards import Means
 from penstock.engine.segments import Segment
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Decision
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers

@@ -48,7 +48,15 @@ from typing import NamedTuple
 
 from penstock.scheduling import groups
 from penstock.scheduling.abilities import LEAD, Ability
-from penstock.scheduling.queue import Job, Lane, Queue
+from penstock.scheduling.deadlines import (
+    in_time,
+    in_time_elsewhere,
+    in_time_together,
+    late_together,
+    rows_of,
+)
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job, Queue
 from penstock.scheduling.runners import DEPTH, Runner, freest, has_more, overdue
 
 _NEVER = 1 << 62
@@ -150,7 +158,7 @@ class Batcher:
     def expire(self, runners: Sequence[Runner], now: int) -> Iterator[Job]:
         """Remove and return the waiting jobs whose deadline has passed, or that nobody can meet."""
         for job in self.queue.due(now):
-            if job.deadline <= now or not self.in_time(job, runners, now, begun=True):
+            if job.deadline <= now or not in_time(job, runners, now, begun=True):
                 self.remove(job)
                 yield job
             # else it is also watched until its deadline itself
@@ -159,21 +167,6 @@ class Batcher:
         """Jobs that would have left now, too late for their deadline. They wait no longer."""
         missed, self._missed = self._missed, []
         return missed
-
-    def in_time(
-        self, job: Job, runners: Sequence[Runner], now: int, *, begun: bool = False
-    ) -> bool:
-        """Whether one of these can meet a job's deadline, as far as is known.
-
-        `begun`: if it began at once, whatever is before it.
-        """
-        if not job.deadline or not runners:
-            return True
-        for runner in runners if job.lane.batched else runners[:1]:
-            start = now if begun else max(now, runner.free_at)
-            if job.lane.on(runner.index).in_time(job.rows, start, job.deadline):
-                return True
-        return False
 
     def clear(self) -> Iterator[Job]:
         """Remove and return everything that waits."""
@@ -207,8 +200,8 @@ class Batcher:
             while lane.jobs and (decision := self._batch(lane, runners, kept, unfit, now)):
                 if decision.jobs:  # else all of them were too late, or will be in time elsewhere
                     return decision
-        if self._suspects and len(self._missed) > missed:  # whoever a suspect waited for is gone
-            return self.next_batch(runners, now)
+                if self._suspects and len(self._missed) > missed:
+                    return self.next_batch(runners, now)  # whom a suspect waited for may be gone
         return None
 
     def wakeup(self, runners: Sequence[Runner], now: int) -> int | None:
@@ -282,13 +275,13 @@ class Batcher:
         taken = jobs = self.queue.take(lane, fitting or most, ability.max_batch)
         lane.waiting_since = 0
         start = max(now, runner.free_at)
-        late = _late(ability, taken, start, now)
+        late = late_together(ability, taken, start, now)
         if late:
-            elsewhere = {job for job in late if _in_time_elsewhere(job, runner, runners, now)}
+            elsewhere = {job for job in late if in_time_elsewhere(job, runner, runners, now)}
             jobs = self._timely(ability, taken, late, elsewhere, start)
             if elsewhere:
                 unfit.append(runner)
-        rows = _rows(jobs)
+        rows = rows_of(jobs)
         if len(jobs) < len(taken) and any(job.queued for job in taken):
             closed = Closed.DEADLINE
         elif 0 < rows <= fitting and closed not in (Closed.FULL, Closed.PART):
@@ -310,16 +303,16 @@ class Batcher:
         Others in place of the late ones, or a smaller batch of the first: whichever serves more.
         Late ones that will be in time `elsewhere` wait on.
         """
-        end = start + ability.cost(_rows(jobs))
+        end = start + ability.cost(rows_of(jobs))
         rest = [job for job in jobs if not 0 < job.deadline < end]
         alone = [
             job
             for job in jobs
             if not job.deadline or ability.in_time(job.rows, start, job.deadline)
         ]
-        few = list(_in_time_together(ability, alone, start))
-        many = _rows(rest) * ability.cost(_rows(few)) >= _rows(few) * ability.cost(_rows(rest))
-        if rest and many:
+        few = list(in_time_together(ability, alone, start))
+        few_rows, rest_rows = rows_of(few), rows_of(rest)
+        if rest and rest_rows * ability.cost(few_rows) >= few_rows * ability.cost(rest_rows):
             chosen = rest + self._in_place_of(late, end)
         else:
             late = [job for job in jobs if job not in alone]
@@ -331,7 +324,7 @@ class Batcher:
 
     def _in_place_of(self, late: list[Job], end: int) -> list[Job]:
         """The next ones that wait, as far as they have room and will be in time."""
-        room, lane = _rows(late), late[0].lane
+        room, lane = rows_of(late), late[0].lane
         taken = self.queue.take(lane, room) if lane.jobs else []
         fit = 0
         for job in taken:
@@ -469,34 +462,3 @@ def pays(ability: Ability, rows: int, back: int, wait: int, workers: int) -> boo
     if workers > 1:  # another may take them: only the waiting of these few counts
         second = second * back // (rows + back)
     return wait + ability.cost(rows + back) < ability.cost(rows) + second
-
-
-def _late(ability: Ability, jobs: list[Job], start: int, now: int) -> list[Job]:
-    """Those that would not be in time in one batch that begins then, as far as is known."""
-    rows = _rows(jobs)
-    end = start + ability.cost(rows)
-    late = [job for job in jobs if 0 < job.deadline < end]
-    return late if late and ability.fresh(rows, now) else []
-
-
-def _in_time_elsewhere(job: Job, runner: Runner, runners: Sequence[Runner], now: int) -> bool:
-    """Whether another worker will probably do it in time."""
-    return job.lane.batched and any(
-        max(now, other.free_at) + job.lane.on(other.index).cost(job.rows) <= job.deadline
-        for other in runners
-        if other is not runner and not other.alone and not overdue(other, now)
-    )
-
-
-def _in_time_together(ability: Ability, jobs: Sequence[Job], start: int) -> Iterator[Job]:
-    rows, until = 0, _NEVER
-    for job in jobs:
-        rows += job.rows
-        until = min(until, job.deadline or _NEVER)
-        if start + ability.cost(rows) > until:
-            return
-        yield job
-
-
-def _rows(jobs: Sequence[Job]) -> int:
-    return sum(job.rows for job in jobs)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.scheduling.abilities import LEAD, Ability
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH, Runner
 
 _NEVER = 1 << 62

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 
 DEPTH = 2
 

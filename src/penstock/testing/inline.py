@@ -29,7 +29,8 @@ from penstock.errors import (
 )
 from penstock.model.function import Runnable
 from penstock.scheduling.batcher import Batcher, Decision
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from penstock.spec import Signature
 from penstock.testing.clock import Clock
 from penstock.testing.faults import Faults
