@@ -84,7 +84,8 @@ class Core:
     def step(self, now: int) -> None:
         """After a round of events: expire, supervise, dispatch, flush."""
         health = self.health
-        if self.batcher.jobs:
+        due = self.batcher.queue.next_due()
+        if due is not None and due <= now:
             for job in self.batcher.expire(health.ready(), now):
                 self._too_late(job, now)
         if health.due is not None and health.due <= now:

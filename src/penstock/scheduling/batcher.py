@@ -55,13 +55,12 @@ from penstock.scheduling.deadlines import (
     late_together,
     rows_of,
 )
-from penstock.scheduling.lanes import Lane
+from penstock.scheduling.lanes import CLEARLY, Lane
 from penstock.scheduling.queue import Job, Queue
 from penstock.scheduling.runners import DEPTH, Runner, freest, has_more, overdue
 
 _NEVER = 1 << 62
 _HARDLY_LONGER = 1.1  # times
-_CLEARLY = 0.9  # of the time: what is measured of equal workers differs a little
 
 
 class Closed(enum.Enum):
@@ -230,17 +229,18 @@ class Batcher:
         unfit: list[Runner],
         now: int,
     ) -> Decision | None:
-        runner = freest(runners if lane.batched else runners[:1], [*kept, *unfit], now)
+        passed_over = kept + unfit if unfit else kept
+        runner = freest(runners if lane.batched else runners[:1], passed_over, now)
         if runner is None:
             return None
         busy = runner.inflight > 0
         ability = lane.on(runner.index)
-        most = groups.most(lane, runner, runners, now)
+        most = groups.most(lane, ability, runner, runners, now)
         if lane.batched and lane.rows >= most:
             full = Closed.FULL if most == ability.max_batch else Closed.PART
-            return self._close(lane, runner, runners, unfit, full, most, now)
+            return self._close(lane, ability, runner, runners, unfit, full, most, now)
         if (
-            len(runners) > 1
+            lane.uneven
             and lane.batched
             and self._sooner_elsewhere(lane, runner, runners, kept, now)
         ):
@@ -250,7 +250,7 @@ class Batcher:
             kept.append(runner)
             return None
         if not lane.batched:
-            return self._close(lane, runner, runners, unfit, Closed.SINGLE, most, now)
+            return self._close(lane, ability, runner, runners, unfit, Closed.SINGLE, most, now)
         if busy:
             held = self._holds_back(lane, ability, runner, most, len(runners))
             closed = None if held else Closed.AHEAD
@@ -258,11 +258,12 @@ class Batcher:
             closed = self._waits(lane, ability, runner, now, len(runners))
         if closed is None or self._in_step(lane, ability, runner, runners, now):
             return None
-        return self._close(lane, runner, runners, unfit, closed, most, now)
+        return self._close(lane, ability, runner, runners, unfit, closed, most, now)
 
     def _close(
         self,
         lane: Lane,
+        ability: Ability,
         runner: Runner,
         runners: Sequence[Runner],
         unfit: list[Runner],
@@ -270,12 +271,12 @@ class Batcher:
         most: int,
         now: int,
     ) -> Decision:
-        ability = lane.on(runner.index)
+        deadlines = self.queue.next_due() is not None
         fitting = self._fitting(lane, ability, most)
         taken = jobs = self.queue.take(lane, fitting or most, ability.max_batch)
         lane.waiting_since = 0
         start = max(now, runner.free_at)
-        late = late_together(ability, taken, start, now)
+        late = late_together(ability, taken, start, now) if deadlines else []
         if late:
             elsewhere = {job for job in late if in_time_elsewhere(job, runner, runners, now)}
             jobs = self._timely(ability, taken, late, elsewhere, start)
@@ -390,7 +391,7 @@ class Batcher:
     ) -> bool:
         """Whether what waits is done clearly sooner by another worker, although that is busy."""
         rows = lane.rows
-        limit = max(now, runner.free_at) + int(_CLEARLY * lane.on(runner.index).cost(rows))
+        limit = max(now, runner.free_at) + int(CLEARLY * lane.on(runner.index).cost(rows))
         for other in runners:
             if other.free_at >= limit or other is runner or other in kept or other.alone:
                 continue

@@ -24,12 +24,11 @@ _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
 _HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
 
 
-def most(lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int:
+def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner], now: int) -> int:
     """The most rows that a batch gets now: those with which all that are about go round best.
 
     Where a worker does one thing after the other, as many as it can hold.
     """
-    ability = lane.on(runner.index)
     if runner.depth <= DEPTH or not lane.batched:
         return ability.max_batch
     about = lane.rows + sum(each.rows_of(lane) for each in runners)

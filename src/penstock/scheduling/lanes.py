@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.scheduling.queue import Level
 
 TURNS_A_BATCH = 4
+CLEARLY = 0.9  # of the time: what is measured of equal workers differs a little
+_OFTEN = 16  # batches after which it is looked again whether workers are equal
 
 
 class Share:
@@ -37,6 +39,7 @@ class Lane:
 
     __slots__ = (
         "__weakref__",
+        "_observed",
         "_usual",
         "abilities",
         "batched",
@@ -50,6 +53,7 @@ class Lane:
         "share",
         "signature",
         "turn",
+        "uneven",
         "waiting_since",
     )
 
@@ -70,6 +74,8 @@ class Lane:
         self.max_batch = max_batch
         self.batched = batched
         self.abilities: dict[int, Ability] = {}
+        self.uneven = False  # whether some workers are faster than others
+        self._observed = 0
         self._usual = (max_batch, tuple(ladder), tuple(times))
         self.share = share or Share()
         self.quantum = max(1, max_batch // TURNS_A_BATCH)
@@ -99,16 +105,32 @@ class Lane:
             self.abilities[index] = ability
         ability.told(max_batch, ladder, times)
         self.max_batch = max(each.max_batch for each in self.abilities.values())
+        self.uneven = self._is_uneven()
 
     def observe(self, index: int, size: int, nanoseconds: int, now: int) -> None:
         """A batch that this worker ran at that size took so long."""
         ability = self.on(index)
+        if len(self.abilities) == 1:
+            ability.estimates.observe(size, nanoseconds, now)
+            return
         unknown = not ability.estimates
         ability.estimates.observe(size, nanoseconds, now)
         if unknown:
             for other in self.abilities.values():
                 if not other.estimates and other.like is None:
                     other.like = ability
+        self._observed += 1
+        if self._observed < _OFTEN or self._observed % _OFTEN == 0:
+            self.uneven = self._is_uneven()
+
+    def _is_uneven(self) -> bool:
+        """Whether one worker is clearly faster than another, with one row or with many."""
+        every = self.abilities.values()
+        for rows in (1, min(ability.max_batch for ability in every)):
+            costs = [ability.cost(rows) for ability in every]
+            if min(costs) < CLEARLY * max(costs):
+                return True
+        return False
 
     def shortest(self, rows: int) -> int:
         """Nanoseconds that so many rows take where they are done first; 0: not known."""
