@@ -12,7 +12,9 @@ from benchmarks.scheduling.devices import Device
 from benchmarks.scheduling.simulator import NEVER, Launch, Request
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.batcher import Batcher
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from penstock.spec import TensorSpec
 
 HANDS = 3  # of a worker on a GPU
@@ -25,11 +27,11 @@ class Penstock:
     def __init__(self, device: Device) -> None:
         self._sizes = device.sizes
         self._batcher = Batcher()
-        self._lane = Lane(0, _SIGNATURE, device.max_batch, ladder=device.ladder)
+        times = [(size, device.run[size]) for size in device.ladder]
+        self._lane = Lane(0, _SIGNATURE, device.max_batch, ladder=device.ladder, times=times)
         if device.gathers_beside:
-            self._lane.gather = float(device.gather[1])
-        for size in device.ladder:
-            self._lane.estimates.seed(size, device.run[size])
+            for index in range(device.workers):
+                self._lane.on(index).gather = float(device.gather[1])
         self._workers = [Worker(index) for index in range(device.workers)]
         for worker in self._workers:
             worker.started(1, 0)
@@ -40,8 +42,7 @@ class Penstock:
     def arrived(self, request: Request, now: int) -> None:
         """`Core.admit`: one that cannot be in time is refused."""
         job = Job(request, self._lane, 1, 0, request.client, 0, request.deadline)
-        start = max(now, min(worker.free_at for worker in self._workers))
-        if job.deadline and not self._batcher.in_time(job, start):
+        if job.deadline and not in_time(job, self._workers, now):
             self._lost.append(request)
         else:
             self._batcher.add(job, now)
@@ -50,7 +51,7 @@ class Penstock:
         """The first part of `Core.step`."""
         lost, self._lost = self._lost, []
         if self._batcher.jobs:
-            lost += [job.owner for job in self._batcher.expire(now)]
+            lost += [job.owner for job in self._batcher.expire(self._workers, now)]
         return lost
 
     def next_batch(self, now: int) -> Launch | None:
@@ -65,7 +66,7 @@ class Penstock:
         assert isinstance(worker, Worker)
         self._launched += 1
         batch = Batch(self._launched, decision, now)
-        worker.given(batch, batch.lane.cost(batch.rows), now)
+        worker.given(batch, batch.lane.on(worker.index).cost(batch.rows), now)
         return Launch(worker.index, [job.owner for job in batch.jobs])
 
     def ran(self, worker: int, requests: list[Request], now: int) -> None:
@@ -75,7 +76,7 @@ class Penstock:
         batch = runner.finished(next(iter(runner.batches)), now)
         assert batch is not None
         lane = batch.lane
-        lane.estimates.observe(self._sizes[batch.rows], now - began, now)
+        lane.observe(worker, self._sizes[batch.rows], now - began, now)
         for job in batch.jobs:
             self._batcher.answered(lane, job.fairness, job.rows, now)
 

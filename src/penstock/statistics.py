@@ -43,15 +43,18 @@ class Percentiles:
 class ModelStatistics:
     """A model: its limits, what waits for it, its batches and why they were closed.
 
+    `max_batch` is the most rows that a worker can hold at a time, `limits` what each can, by its
+    index: less where there is less memory, or where a batch has not fit.
     `padding` counts rows that were run only to fill a compiled size. `times` has percentiles of the
     last seconds: in the queue, from sending a batch to its return (`run`), and in all (`total`);
     and of a batch in its worker, `gather`, `model` and `scatter`.
-    `facts` is what the worker found out at load: how it is compiled, how long each size takes.
+    `facts` is what the first worker found out: how it is compiled, how long each size takes.
     """
 
     name: str
     max_batch: int
     batched: bool
+    limits: dict[int, int] = field(default_factory=dict)
     queued_rows: int = 0
     batches: int = 0
     rows: int = 0
@@ -136,4 +139,5 @@ def statistics_of(data: bytes) -> Statistics:
 def _model(values: dict[str, Any]) -> ModelStatistics:
     sizes = {int(size): count for size, count in values["sizes"].items()}
     times = {name: Percentiles(*shares) for name, shares in values["times"].items()}
-    return ModelStatistics(**{**values, "sizes": sizes, "times": times})
+    limits = {int(index): rows for index, rows in values["limits"].items()}
+    return ModelStatistics(**{**values, "limits": limits, "sizes": sizes, "times": times})

@@ -322,6 +322,7 @@ def told(uptime, *, workers=(), clients=(), **model):
             {
                 "name": "m",
                 "max_batch": 8,
+                "limits": {"0": 8, "1": 8},
                 "batched": True,
                 "sizes": {},
                 "times": {"run": [0.1, 0.2, 0.3]},
@@ -415,6 +416,15 @@ def test_a_workers_card_is_shown():
     assert re.search(r"gpu:0 +8[78] % +5\.0 GB", shown), shown
     (without,) = between(told_, told(2, workers=[{"device": "gpu:0 H200"}]), {}).workers
     assert (without.gpu, without.gpu_memory) == (None, None)
+
+
+def test_what_workers_can_hold_is_shown_where_they_differ():
+    shown = []
+    for limits in ({"0": 8, "1": 8}, {"0": 8, "1": 2}):
+        view = between(told(1), told(2, limits=limits), {})
+        shown.append("\n".join(str(line) for line in view_text(view, 120, 5).renderables))
+    assert "at most" not in shown[0]
+    assert re.search(r"at most +8 on worker 0 +2 on worker 1", shown[1]), shown[1]
 
 
 def test_a_worker_in_a_long_batch_is_busy():

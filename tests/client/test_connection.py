@@ -279,7 +279,7 @@ def _answering(listener: socket.socket, *messages: bytes) -> threading.Thread:
 
 
 _WELCOME = wire.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1))
-_CARD = wire.encode(m.ModelCard(0, 4, 1, "f"))
+_CARD = wire.encode(m.ModelCard(0, 4, 4, 1, "f"))
 _READY = wire.encode(m.State(m.STATE_READY, 0, ""))
 
 

@@ -52,13 +52,13 @@ def test_a_client_that_came_early_is_told_when_the_engine_is_ready() -> None:
 
 def test_a_worker_may_say_more_of_its_models() -> None:
     room = Room()
-    room.from_worker(0, m.ModelCard(0, 2, 1, "f"))
+    room.from_worker(0, m.ModelCard(0, 2, 2, 1, "f"))
     room.from_worker(0, m.CardTensors(0, 0, INPUT))
     room.from_worker(0, m.CardTensors(0, 1, OUTPUT))
     room.load()
     client = room.connect(segments=0, layouts=False)
     told = _records(room, client)
-    assert m.ModelCard(0, 2, 1, "f") in told
+    assert m.ModelCard(0, 2, 2, 1, "f") in told
     assert m.CardTensors(0, 0, INPUT) in told
     assert m.CardTensors(0, 1, OUTPUT) in told
 

@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from penstock.errors import Kind
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed
-from penstock.scheduling.queue import LEAD
 from penstock.transport import messages as m
 from tests.engine.room import INPUT, SECOND, Room
 
@@ -267,7 +267,7 @@ def test_those_with_a_deadline_are_not_kept_waiting_for_others(room: Room) -> No
         lane.returns.answered(1 << 50, 1, room.now)
         lane.returns.came(1 << 50, 1, room.now + 2 * MS)
     for rows in (1, 2, 4):
-        lane.estimates.observe(rows, 20 * MS, room.now)
+        lane.observe(0, rows, 20 * MS, room.now)
     for client in clients[1:]:
         room.core.batcher.answered(lane, client << 32, 1, room.now)
     _ask(room, clients[0], 1, 20 * MS + LEAD + MS)

@@ -29,17 +29,17 @@ def _sizes(room: Room) -> list[int]:
 
 def test_the_ladder_and_the_times_of_warm_up_are_known_to_every_lane(room: Room) -> None:
     _facts(room, ladder=[4, 1, 2], latency={"1": 10 * MS, "4": 25 * MS})
-    lane = room.core.lane(0, INPUT)
+    lane = room.core.lane(0, INPUT).on(0)
     assert lane.ladder == (1, 2, 4)
     assert (lane.cost(1), lane.cost(3), lane.cost(4)) == (10 * MS, 25 * MS, 25 * MS)
-    other = room.core.lane(1, INPUT)
+    other = room.core.lane(1, INPUT).on(0)
     assert (other.ladder, other.cost(1)) == ((), 0)
 
 
 def test_what_becomes_known_later_reaches_lanes_that_are_there(room: Room) -> None:
     """Sizes become warm one after the other, while the first are at work."""
     client = room.connect()
-    lane = room.core.lane(0, INPUT)
+    lane = room.core.lane(0, INPUT).on(0)
     room.submit(client, 1)
     room.step()
     room.finish(takes=8 * MS)
@@ -47,13 +47,13 @@ def test_what_becomes_known_later_reaches_lanes_that_are_there(room: Room) -> No
     assert (lane.ladder, lane.cost(1)) == ((1,), 8 * MS)  # a measurement at work is worth more
     _facts(room, ladder=[1, 4], latency={"1": 10 * MS, "4": 25 * MS})
     assert (lane.ladder, lane.cost(1), lane.cost(4)) == ((1, 4), 8 * MS, 25 * MS)
-    new = room.core.lane(0, OTHER)
+    new = room.core.lane(0, OTHER).on(0)
     assert (new.ladder, new.cost(4)) == ((1, 4), 25 * MS)
 
 
 def test_a_model_without_facts_has_no_ladder(room: Room) -> None:
     _facts(room, mode="plain")
-    lane = room.core.lane(0, INPUT)
+    lane = room.core.lane(0, INPUT).on(0)
     assert (lane.ladder, lane.cost(4)) == ((), 0)
 
 
@@ -98,7 +98,7 @@ def test_a_batch_is_measured_at_the_size_at_which_it_ran(room: Room) -> None:
     room.submit(client, 1, rows=2)
     room.step()
     room.finish(takes=9 * MS, size=4)
-    lane = room.core.lane(0, INPUT)
+    lane = room.core.lane(0, INPUT).on(0)
     assert lane.cost(4) == lane.cost(2) == 9 * MS
     assert lane.fresh(2, room.now)
 

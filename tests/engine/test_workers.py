@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from penstock.engine.workers import Batch, Worker
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, Decision
-from penstock.scheduling.queue import LEAD, Job, Lane
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 
 MS = 1_000_000
 LANE = Lane(0, (), 16)

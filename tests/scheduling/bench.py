@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.engine.workers import Batch, Worker
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Batcher, Closed, Decision
-from penstock.scheduling.queue import LEAD, Job, Lane, Queue, Share
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job, Queue
 
 US = 1_000
 MS = 1_000_000
@@ -31,9 +33,9 @@ def lane_of(
     share: Share | None = None,
 ) -> Lane:
     """A lane of which warm-up has measured these sizes."""
-    lane = Lane(0, (), max_batch, batched, ladder=ladder, share=share)
-    for size, nanoseconds in (times or {}).items():
-        lane.estimates.seed(size, nanoseconds)
+    measured = tuple((times or {}).items())
+    lane = Lane(0, (), max_batch, batched, ladder=ladder, times=measured, share=share)
+    lane.on(0)  # the first worker has told
     return lane
 
 
@@ -52,9 +54,10 @@ class Bench:
             worker.loaded(self.now, hands)
 
     def measure(self, lane: Lane, times: dict[int, int]) -> None:
-        """These sizes were measured just now, at work."""
-        for size, nanoseconds in times.items():
-            lane.estimates.observe(size, nanoseconds, self.now)
+        """These sizes were measured just now, at work, by all workers."""
+        for worker in self.workers:
+            for size, nanoseconds in times.items():
+                lane.observe(worker.index, size, nanoseconds, self.now)
 
     def add(self, lane: Lane, rows: int = 1, **options: Any) -> Job:
         """A job comes."""
@@ -86,7 +89,7 @@ class Bench:
     def step(self, passes: int = 0) -> list[Decision]:
         """Time passes; what is due happens. Returns the batches that left."""
         self.now += passes
-        self.expired += self.batcher.expire(self.now)
+        self.expired += self.batcher.expire(self.workers, self.now)
         sent: list[Decision] = []
         while decision := self.batcher.next_batch(self.workers, self.now):
             self.give(decision)
@@ -105,7 +108,7 @@ class Bench:
         worker = decision.runner
         assert isinstance(worker, Worker)
         batch = Batch(next(self._numbers), decision, self.now)
-        worker.given(batch, batch.lane.cost(batch.rows), self.now)
+        worker.given(batch, batch.lane.on(worker.index).cost(batch.rows), self.now)
 
     def occupy(self, lane: Lane, worker: int = 0, rows: int = 1) -> None:
         """A worker has a batch of this lane that nobody here asked for."""
@@ -119,7 +122,8 @@ class Bench:
         batch = runner.finished(next(iter(runner.batches)), self.now)
         assert batch is not None
         lane = batch.lane
-        lane.estimates.observe(lane.padded(batch.rows), self.now - began, self.now)
+        size = lane.on(worker).padded(batch.rows)
+        lane.observe(worker, size, self.now - began, self.now)
         for job in batch.jobs:
             self.batcher.answered(lane, job.fairness, job.rows, self.now)
         return batch
@@ -149,7 +153,7 @@ def about_to_finish(times: dict[int, int] = GPU, takes: int = 200 * US) -> tuple
         bench.teach(lane, takes)
     bench.crowd(lane, range(1, 9))
     bench.step()
-    bench.now += lane.cost(8) - LEAD
+    bench.now += lane.shortest(8) - LEAD
     return bench, lane
 
 

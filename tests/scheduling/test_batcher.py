@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Batcher, Closed, Decision
-from penstock.scheduling.queue import LEAD, Job, Share
+from penstock.scheduling.lanes import Share
+from penstock.scheduling.queue import Job
 from penstock.scheduling.runners import DEPTH
 from tests.scheduling.bench import (
     CPU,
@@ -47,13 +49,13 @@ def test_a_busy_worker_gets_a_small_batch_only_just_in_time() -> None:
 
 def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
     bench, lane = Bench(), lane_of(GPU)
-    lane.gather = 50.0 * US
+    lane.on(0).gather = 50.0 * US
     bench.occupy(lane)
     for _ in range(4):
         bench.add(lane)
     free_at = bench.workers[0].free_at
     assert bench.step() == []
-    lead = LEAD + 200 * US + (lane.cost(4) - lane.cost(1)) // 8  # it is handed over, too
+    lead = LEAD + 200 * US + (lane.shortest(4) - lane.shortest(1)) // 8  # it is handed over, too
     assert bench.wakeup() == free_at - lead
     assert bench.step(free_at - lead - bench.now - 1) == []
     assert bench.one(1).closed is Closed.AHEAD
@@ -62,7 +64,7 @@ def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
 def test_each_lane_is_woken_for_when_its_own_time_comes() -> None:
     """Also when one that could have left earlier did not."""
     bench, early, late = Bench(), lane_of(GPU), lane_of(GPU)
-    early.gather = 50.0 * US
+    early.on(0).gather = 50.0 * US
     bench.teach(early, 10 * US)  # it is held back for those whom the worker answers
     bench.occupy(early, rows=8)
     bench.add(early)
@@ -255,7 +257,7 @@ def test_a_flooder_in_another_lane_delays_nobody_for_long() -> None:
         bench.add(flooded, fairness=1)
     bench.step()
     for _ in range(20):  # one that runs, one behind it, and then its own
-        bench.now = bench.workers[0].free_at - flooded.cost(2)
+        bench.now = bench.workers[0].free_at - flooded.shortest(2)
         bench.finish()
         bench.step()
         wanted = bench.add(quiet, fairness=2)
@@ -284,9 +286,9 @@ def test_models_get_device_time_by_weight_when_there_is_too_much_to_do(
         bench.step()
         worker = bench.workers[0]
         running = next(iter(worker.batches.values()))
-        bench.now += running.lane.cost(running.rows)
+        bench.now += running.lane.shortest(running.rows)
         bench.finish()
-        had[running.lane] += running.lane.cost(running.rows)
+        had[running.lane] += running.lane.shortest(running.rows)
     assert had[heavy] / had[light] == pytest.approx(3.0, rel=0.1)
 
 
@@ -377,8 +379,10 @@ def test_suspects_with_one_deadline_expire_together() -> None:
     bench, lane = Bench(), lane_of()
     suspects = [bench.suspect(lane, deadline=bench.now + 100) for _ in range(3)]
     assert bench.batcher.wakeup([], bench.now) == bench.now + 100
-    assert list(bench.batcher.expire(bench.now + 99)) == []
-    assert sorted(map(id, bench.batcher.expire(bench.now + 100))) == sorted(map(id, suspects))
+    assert list(bench.batcher.expire(bench.workers, bench.now + 99)) == []
+    assert sorted(map(id, bench.batcher.expire(bench.workers, bench.now + 100))) == sorted(
+        map(id, suspects)
+    )
     assert bench.batcher.jobs == 0
 
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.engine.workers import Worker
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, Decision
-from penstock.scheduling.queue import LEAD, Job, Lane, Share
-from penstock.scheduling.runners import DEPTH
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job
+from penstock.scheduling.runners import DEPTH, overdue
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
 _LADDER = (1, 2, 4, 8)
@@ -35,7 +37,10 @@ def _lanes() -> list[Lane]:
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """Lanes with and without a ladder, batched and not; callers, priorities, deadlines, deaths."""
+    """Lanes with and without a ladder, batched and not; callers, priorities, deadlines, deaths.
+
+    Workers may be unequal: each holds half of what the one before it does, and takes longer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,10 +54,17 @@ class BatcherMachine(RuleBasedStateMachine):
         self.idling: dict[Lane, int] = {}  # since when a worker idles while this lane waits
         self.kept: list[Job] = []  # so that no id is used twice
 
-    @initialize(count=st.integers(1, 3))
-    def workers_start(self, count: int) -> None:
+    @initialize(count=st.integers(1, 3), longer=st.sampled_from([0, 0, 1, 4]))
+    def workers_start(self, count: int, longer: int) -> None:
+        """`longer`: so many times longer than by the first takes what is done by the next."""
         self.bench = Bench(count)
         self.durations = {index: deque() for index in range(count)}
+        for lane in self.lanes if longer else ():
+            for index in range(count):
+                most = max(lane.max_batch >> index, 1)
+                sizes = [size for size in lane.on(0).ladder if size <= most]
+                times = [(size, lane.on(0).cost(size) * (1 + longer * index)) for size in sizes]
+                lane.tell(index, most, sizes, [time for time in times if time[1]])
 
     # ── what the model knows ────────────────────────────────────────────────────────────────
 
@@ -77,7 +89,7 @@ class BatcherMachine(RuleBasedStateMachine):
         key = (job.lane, job.priority, job.fairness)
         line = self.lines.setdefault(key, [])
         line.append(job)
-        line.sort(key=lambda one: one.sequence)  # whoever comes again keeps its place
+        line.sort(key=lambda one: (one.sequence, one.start))  # whoever comes again has its place
         self.passed.setdefault(key, Counter())
         self.kept.append(job)
         assert job.queued
@@ -179,7 +191,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule(factor=st.sampled_from([0.3, 1.0, 1.0, 3.0]))
     def step(self, factor: float) -> None:
         bench = self.bench
-        expired = list(bench.batcher.expire(bench.now))
+        expired = list(bench.batcher.expire(self.workers, bench.now))
         for job in expired:
             assert self._is_late(job, bench.now), "a job expired that could be in time"
             self._leaves(job)
@@ -189,7 +201,8 @@ class BatcherMachine(RuleBasedStateMachine):
             for job in bench.batcher.missed():
                 assert job.deadline
                 assert self._may_be_missed(job), "a job was missed that could be in time"
-                self._leaves(job)
+                if job in self.kept:  # else it was cut off a moment ago
+                    self._leaves(job)
             if decision is None:
                 break
             self.broken = True  # until the decision has passed
@@ -268,7 +281,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def _give(self, decision: Decision, factor: float) -> None:
         assert isinstance(decision.runner, Worker)
         rows = sum(job.rows for job in decision.jobs)
-        takes = int(factor * (decision.lane.cost(rows) or _UNKNOWN))
+        takes = int(factor * (decision.lane.on(decision.runner.index).cost(rows) or _UNKNOWN))
         self.durations[decision.runner.index].append(max(takes, 1))
         self.bench.give(decision)
 
@@ -297,16 +310,31 @@ class BatcherMachine(RuleBasedStateMachine):
     # ── what must hold ──────────────────────────────────────────────────────────────────────
 
     def _is_late(self, job: Job, start: int) -> bool:
-        return job.deadline <= start or (
-            job.lane.fresh(job.rows, start) and start + job.lane.cost(job.rows) > job.deadline
-        )
+        every = [job.lane.on(worker.index) for worker in self.workers]
+        for ability in every if job.lane.batched else every[:1]:
+            if ability.in_time(job.rows, start, job.deadline):
+                return job.deadline <= start
+        return True
 
     def _may_be_missed(self, job: Job) -> bool:
-        """Late in some batch that could be formed, for the worker that is free last."""
-        lane = job.lane
-        start = max(self.bench.now, *(worker.free_at for worker in self.workers))
-        sizes = [rows for rows in range(lane.max_batch + 1) if lane.fresh(rows, self.bench.now)]
-        return any(start + lane.cost(rows) > job.deadline for rows in sizes)
+        """Late in some batch that could be formed, for some worker; and alone for all others."""
+        lane, now = job.lane, self.bench.now
+        starts = {worker: max(now, worker.free_at) for worker in self.workers}
+        could = [
+            worker
+            for worker, start in starts.items()
+            if lane.batched
+            and start + lane.on(worker.index).cost(job.rows) <= job.deadline
+            and not worker.alone
+            and not overdue(worker, now)
+        ]
+        for worker, start in starts.items():
+            ability = lane.on(worker.index)
+            sizes = [rows for rows in range(lane.max_batch + 1) if ability.fresh(rows, now)]
+            late = any(start + ability.cost(rows) > job.deadline for rows in sizes)
+            if late and could in ([], [worker]):
+                return True
+        return False
 
     def _check(self, decision: Decision) -> None:
         runner, lane, jobs, alone, closed = decision
@@ -335,17 +363,31 @@ class BatcherMachine(RuleBasedStateMachine):
         elif len(jobs) > 1:
             assert all(job.rows for job in jobs)
         if lane.batched:
-            assert sum(job.rows for job in jobs) <= lane.max_batch
+            assert sum(job.rows for job in jobs) <= lane.on(runner.index).max_batch
         if runner.batches and closed not in (Closed.FULL, Closed.DEADLINE):
             assert runner.free_at - self.bench.now <= LEAD, "a small batch left early"
         for job in jobs:
-            key = (lane, job.priority, job.fairness)
-            assert self.lines[key][0] is job, "a caller's own order was not kept"
+            first = next(
+                one
+                for one in self.lines[lane, job.priority, job.fairness]
+                if one.sequence == job.sequence or not self._left_for_another(one)
+            )
             self._passes(job)
-            self._leaves(job)
+            if first is job:
+                self._leaves(job)
+            else:
+                assert first.sequence == job.sequence, "a caller's own order was not kept"
+                assert job.start + job.rows == first.start, "rows of it were left out"
+                assert jobs == [job]
+                assert job.rows == lane.on(runner.index).max_batch, "it was cut without need"
         lowest = min(job.priority for job in jobs)
-        for other, priority, _ in self.lines:
-            assert other is not lane or priority <= lowest, "a higher priority waits"
+        for (other, priority, _), line in self.lines.items():
+            if other is lane and priority > lowest:
+                assert all(map(self._left_for_another, line)), "a higher priority waits"
+
+    def _left_for_another(self, job: Job) -> bool:
+        """Whether it may wait for a worker that will do it in time."""
+        return job.queued and job.deadline > 0 and len(self.workers) > 1
 
     def _still(self, jobs: set[Job]) -> bool:
         """Whether any of these waits, as far as the model knows."""
@@ -377,10 +419,13 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert self.workers[0].inflight, "its worker idles"
                 continue
             since = self.idling.setdefault(lane, self.bench.now)
-            reason = lane.returns.away > 0 or self._last_free_beside(lane)
+            reason = lane.returns.away > 0 or self._last_free_beside(lane) or self._slower(lane)
             assert reason, "a worker idles while there is work for it"
-            most = max(lane.cost(rows) for rows in range(lane.max_batch + 1))
+            every = [lane.on(worker.index) for worker in self.workers]
+            most = max(each.cost(rows) for each in every for rows in range(each.max_batch + 1))
             longest = most // 2 + (most + LEAD if len(self.workers) > 1 else 0)
+            if self._slower(lane):
+                longest += 2 * most + LEAD
             assert self.bench.now - since <= longest, "it waits for too long"
             assert wakeup is not None, "nobody will notice when it has waited enough"
             assert wakeup <= since + longest + 1
@@ -390,6 +435,12 @@ class BatcherMachine(RuleBasedStateMachine):
         busy = [worker for worker in self.workers if worker.inflight]
         more = any(worker.rows_of(lane) > lane.rows for worker in busy)
         return len(busy) == len(self.workers) - 1 and more
+
+    def _slower(self, lane: Lane) -> bool:
+        """Whether an idle worker takes longer for what waits than one that is busy."""
+        costs = [(lane.on(w.index).cost(lane.rows), w.inflight > 0) for w in self.workers]
+        slowest = max((cost for cost, busy in costs if not busy), default=0)
+        return any(busy and cost < slowest for cost, busy in costs)
 
     @invariant()
     def counters_are_right(self) -> None:

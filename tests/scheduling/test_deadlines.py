@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed
-from penstock.scheduling.queue import LEAD, Job, Lane
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from tests.scheduling.bench import (
     CPU,
     GPU,
@@ -77,11 +80,13 @@ def test_old_measurements_let_nothing_expire() -> None:
 def test_in_time_as_far_as_is_known() -> None:
     bench, lane = _measured({1: 5 * MS})
     job = Job(None, lane, 1, deadline=bench.now + 5 * MS)
-    assert bench.batcher.in_time(job, bench.now)
-    assert not bench.batcher.in_time(job, bench.now + 1)
-    assert bench.batcher.in_time(job, bench.now + 2 * SECOND)  # nothing is known then
-    assert bench.batcher.in_time(Job(None, lane, 1), bench.now + 1)
-    assert bench.batcher.in_time(Job(None, lane_of({1: 5 * MS}), 1, deadline=1), bench.now)
+    workers = bench.workers
+    assert in_time(job, workers, bench.now)
+    assert not in_time(job, workers, bench.now + 1)
+    assert in_time(job, workers, bench.now + 2 * SECOND)  # nothing is known then
+    assert in_time(Job(None, lane, 1), workers, bench.now + 1)
+    assert in_time(Job(None, lane_of({1: 5 * MS}), 1, deadline=1), workers, bench.now)
+    assert in_time(job, [], bench.now + 1)  # whoever is started may be quicker
 
 
 @pytest.mark.parametrize("measured", [True, False])
@@ -96,19 +101,19 @@ def test_a_deadline_ends_a_wait_in_time(measured: bool) -> None:
     bench.answered(lane, range(2, 9))
     assert bench.step() == []
     wakeup = bench.wakeup()
-    assert wakeup == job.deadline - lane.cost(8) - LEAD
+    assert wakeup == job.deadline - lane.shortest(8) - LEAD
     bench.crowd(lane, range(2, 7))
     assert bench.step(wakeup - bench.now - 1) == []
     decision = bench.one(1)
     assert (len(decision.jobs), decision.closed) == (6, Closed.DEADLINE)
-    assert bench.now + lane.cost(6) <= job.deadline
+    assert bench.now + lane.shortest(6) <= job.deadline
     assert bench.missed == []
 
 
 def test_a_deadline_that_is_near_keeps_a_batch_from_waiting_at_all() -> None:
     bench, lane = just_answered()
     bench.measure(lane, GPU)
-    bench.add(lane, fairness=1, deadline=bench.now + lane.cost(8) + LEAD)
+    bench.add(lane, fairness=1, deadline=bench.now + lane.shortest(8) + LEAD)
     assert bench.one().closed is Closed.DEADLINE
 
 
@@ -134,7 +139,7 @@ def test_a_deadline_of_another_lane_ends_no_wait() -> None:
 def test_nobody_is_held_back_past_a_deadline(left: int, held: bool) -> None:
     bench, lane = about_to_finish()
     back = bench.workers[0].free_at + lane.returns.turnaround
-    latest = back + lane.cost(9) + LEAD
+    latest = back + lane.shortest(9) + LEAD
     bench.add(lane, fairness=20, deadline=latest + left)
     assert (bench.step() == []) is held
 
@@ -280,5 +285,17 @@ def test_a_size_that_was_measured_long_ago_refuses_nobody() -> None:
     assert bench.one().jobs == [job]
     bench.now += 10 * MS
     bench.finish()
-    assert lane.cost(16) == 10 * MS
+    assert lane.shortest(16) == 10 * MS
     assert bench.expired + bench.missed == []
+
+
+def test_a_suspect_runs_when_those_before_it_were_too_late() -> None:
+    """Nothing else would happen that lets the batcher be asked again."""
+    bench, lane = _measured({1: 5 * MS})
+    late = bench.add(lane, deadline=bench.now + 5 * MS)
+    suspect = bench.suspect(lane)
+    bench.measure(lane, {1: 9 * MS})
+    bench.measure(lane, {1: 9 * MS})
+    bench.measure(lane, {1: 9 * MS})
+    assert [each.jobs for each in bench.step()] == [[suspect]]
+    assert bench.missed == [late]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.scheduling.queue import Job, Lane, Queue, Share
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job, Queue
 from tests.scheduling.bench import flood, owners, put, rows_by_caller, small_lane
 
 # ── priorities ─────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ def sizes(bench: Bench) -> list[tuple[int, Closed]]:
 def test_what_waits_for_an_idle_device_leaves_in_the_groups_with_the_shortest_round() -> None:
     """192 rows: 8.4 ms in three groups of 64; together 8 ms, and what is outside of the device."""
     bench, lane = Bench(hands=3), lane_of(GROWS, 256, ladder=LADDER)
-    lane.gather = 10.0 * US
+    lane.on(0).gather = 10.0 * US
     for _ in range(192):
         bench.add(lane)
     assert sizes(bench) == [(64, Closed.PART)] * 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.scheduling.queue import LEAD, Job, Lane, Queue
+from penstock.scheduling.abilities import LEAD
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job, Queue
 from tests.scheduling.bench import flood, owners, put, rows_by_caller, small_lane
 
 # ── batches ────────────────────────────────────────────────────────────────────────────────────
@@ -194,28 +196,28 @@ def test_the_first_deadline_of_a_lane() -> None:
 
 def test_rows_are_padded_to_the_next_size_of_the_ladder() -> None:
     lane = Lane(0, (), 8, ladder=(1, 4, 8))
-    assert [lane.padded(rows) for rows in (0, 1, 2, 4, 5, 8, 9)] == [1, 1, 4, 4, 8, 8, 9]
-    assert small_lane().padded(3) == 3
+    assert [lane.on(0).padded(rows) for rows in (0, 1, 2, 4, 5, 8, 9)] == [1, 1, 4, 4, 8, 8, 9]
+    assert small_lane().on(0).padded(3) == 3
 
 
 def test_a_batch_costs_as_much_as_the_size_at_which_it_runs() -> None:
     lane = Lane(0, (), 8, ladder=(1, 4, 8))
-    lane.estimates.seed(1, 1_000)
-    lane.estimates.seed(4, 4_000)
-    assert lane.cost(2) == lane.cost(4) == 4_000
-    lane.estimates.observe(4, 5_000, 1)
+    lane.on(0).estimates.seed(1, 1_000)
+    lane.on(0).estimates.seed(4, 4_000)
+    assert lane.shortest(2) == lane.shortest(4) == 4_000
+    lane.observe(0, 4, 5_000, 1)
     assert lane.fresh(2, 1)
     assert not lane.fresh(1, 1)
 
 
 def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
     queue, lane = Queue(), small_lane(max_batch=4)
-    assert lane.lead() == LEAD
-    lane.gather = 1_000.0
+    assert lane.on(0).lead(lane.rows) == LEAD
+    lane.on(0).gather = 1_000.0
     flood(queue, lane, 1, 3)
-    assert lane.lead() == LEAD + 3_000
+    assert lane.on(0).lead(lane.rows) == LEAD + 3_000
     flood(queue, lane, 1, 90)
-    assert lane.lead() == LEAD + 4_000  # only so many rows leave at once
+    assert lane.on(0).lead(lane.rows) == LEAD + 4_000  # only so many rows leave at once
 
 
 # ── jobs that are several requests ─────────────────────────────────────────────────────────────
@@ -223,7 +225,7 @@ def test_a_batch_leaves_early_enough_to_be_gathered() -> None:
 
 def _several(queue: Queue, lane: Lane, owner: str, rows: int) -> list[Job]:
     kept: list[Job] = []
-    kept.append(Job(owner, lane, rows, siblings=kept))
+    kept.append(Job(owner, lane, rows, siblings=kept, series=True))
     queue.add(kept[0])
     return kept
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Closed, pays
-from penstock.scheduling.queue import LEAD, Lane
+from penstock.scheduling.lanes import Lane
 from tests.scheduling.bench import (
     CPU,
     GPU,
@@ -109,7 +110,7 @@ def test_a_wait_ends_after_half_of_what_the_batch_takes_whoever_is_still_expecte
         bench.answered(lane, range(caller + 4, caller + 6))
     (decision,) = sent
     assert decision.closed is Closed.WAITED
-    half = lane.cost(len(decision.jobs) + 4) // 2
+    half = lane.shortest(len(decision.jobs) + 4) // 2
     assert half - MS <= bench.now - began <= half + MS
 
 
@@ -126,7 +127,7 @@ def test_the_engine_is_woken_when_a_wait_has_lasted_long_enough() -> None:
     wakeup = bench.wakeup()
     assert wakeup is not None
     assert wakeup < bench.now + lane.returns.turnaround
-    assert wakeup == began + lane.cost(16) // 2 + 1
+    assert wakeup == began + lane.shortest(16) // 2 + 1
     assert bench.one(wakeup - bench.now).closed is Closed.WAITED
 
 
@@ -177,10 +178,10 @@ def test_with_several_workers_only_the_waiting_of_those_who_wait_counts() -> Non
 @pytest.mark.parametrize("workers", [1, 2])
 def test_waiting_pays_if_a_round_is_shorter(workers: int) -> None:
     lane = lane_of(GPU)
-    second = lane.cost(4) if workers == 1 else lane.cost(4) * 4 // 6
-    even = lane.cost(2) + second - lane.cost(6)
-    assert pays(lane, 2, 4, even - 1, workers)
-    assert not pays(lane, 2, 4, even, workers)
+    second = lane.shortest(4) if workers == 1 else lane.shortest(4) * 4 // 6
+    even = lane.shortest(2) + second - lane.shortest(6)
+    assert pays(lane.on(0), 2, 4, even - 1, workers)
+    assert not pays(lane.on(0), 2, 4, even, workers)
 
 
 # ── a worker that is about to be free ──────────────────────────────────────────────────────────

@@ -11,10 +11,10 @@ from penstock.spec import ModelSpec
 class ServedModel:
     """A model as its engine describes it.
 
-    `spec` is what it takes and answers, as far as it says. A batch has at most `max_batch` rows;
-    where rows are not independent (`batched` is false), every request is a batch of its own.
-    `request_rows` is how many rows go into one request, where rows were shown: a larger call is
-    sent as several, which are batched anew.
+    `spec` is what it takes and answers, as far as it says. A batch has at most `max_batch` rows,
+    fewer on a worker with less memory than others; where rows are not independent (`batched` is
+    false), every request is a batch of its own. `request_rows` is how many rows go into one
+    request, where rows were shown: a larger call is sent as several, which are batched anew.
     """
 
     name: str

@@ -181,7 +181,11 @@ class Inbox:
                 session.welcomed(record)
             elif isinstance(record, m.ModelCard):
                 models[record.model] = ModelInfo(
-                    record.model, record.name, record.max_batch, bool(record.batched)
+                    record.model,
+                    record.name,
+                    record.max_batch,
+                    bool(record.batched),
+                    record.request_rows,
                 )
             elif isinstance(record, m.CardTensors):
                 spec = models[record.model].spec

@@ -25,10 +25,14 @@ _FIRST_ROOM = 64
 class ModelInfo:
     """A model as the engine described it."""
 
-    def __init__(self, number: int, name: str, max_batch: int, batched: bool) -> None:
+    def __init__(
+        self, number: int, name: str, max_batch: int, batched: bool, request_rows: int = 0
+    ) -> None:
+        """`request_rows`: those that every worker can run at once, where some have less memory."""
         self.number = number
         self.name = name
         self.max_batch = max_batch
+        self.request_rows = min(request_rows or max_batch, max_batch)
         self.batched = batched
         self.spec = ModelSpec()
         self.pads: tuple[Pad, ...] = ()
@@ -62,7 +66,7 @@ class Kind:
         if info.batched:
             most = min(_PIECE_BYTES, memory // 4)
             fitting = most // self.row_bytes if self.row_bytes else info.max_batch
-            least = -(-info.max_batch // max(1, min(info.max_batch, fitting)))
+            least = -(-info.max_batch // max(1, min(info.request_rows, fitting)))
             even = (count for count in range(least, 2 * least) if info.max_batch % count == 0)
             pieces = next(even, least)
             self.piece_rows = info.max_batch // pieces  # they fill batches, if that can be

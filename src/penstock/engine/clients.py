@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.engine.requests import Request
 from penstock.engine.segments import Segment
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 from penstock.spec import STRING, Signature
 from penstock.transport.layouts import LayoutNumbers
 

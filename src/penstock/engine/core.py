@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.config import EngineConfig, Model
 from penstock.engine.answers import Answers, Effects
-from penstock.engine.cards import Card, card_of, encode_card
+from penstock.engine.cards import Means, card_of, encode_card
 from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
@@ -32,7 +32,9 @@ from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher, Decision
-from penstock.scheduling.queue import Job, Lane, Share
+from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.lanes import Lane, Share
+from penstock.scheduling.queue import Job
 from penstock.spec import Signature
 from penstock.transport import messages as m
 from penstock.transport import wire
@@ -82,10 +84,11 @@ class Core:
 
     def step(self, now: int) -> None:
         """After a round of events: expire, supervise, dispatch, flush."""
-        if self.batcher.jobs:
-            for job in self.batcher.expire(now):
-                self._too_late(job, now)
         health = self.health
+        due = self.batcher.queue.next_due()
+        if due is not None and due <= now:
+            for job in self.batcher.expire(health.ready(), now):
+                self._too_late(job, now)
         if health.due is not None and health.due <= now:
             health.supervise(now)
         if self.batcher.jobs:
@@ -229,15 +232,10 @@ class Core:
         lane = self._lanes.get((model, signature))
         if lane is None:
             card = self.cards[model]
-            lane = Lane(
-                model,
-                signature,
-                card.largest,
-                card.batched,
-                ladder=card.ladder,
-                share=self._shares[model],
-            )
-            _seed(lane, card)
+            share = self._shares[model]
+            lane = Lane(model, signature, card.max_batch, card.batched, share=share)
+            for worker in self.workers:
+                _tell(lane, worker)
             self._lanes[model, signature] = lane
         return lane
 
@@ -263,8 +261,8 @@ class Core:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
         elif self.health.hopeless:
             refusal = (Kind.NO_WORKERS, self.health.hopeless)
-        elif job.deadline and not self.batcher.in_time(job, self._earliest_start(now)):
-            refusal = (Kind.DEADLINE, _cannot_be_met(job, self._earliest_start(now)))
+        elif job.deadline and not in_time(job, self.health.ready(), now):
+            refusal = (Kind.DEADLINE, self._cannot_be_met(job, now))
         client = request.client
         if refusal:
             for number in request.numbers:
@@ -279,18 +277,30 @@ class Core:
         request.jobs.append(job)
         self.batcher.add(job, now)
 
-    def _earliest_start(self, now: int) -> int:
-        """When a worker could begin something new, at best."""
-        return max(now, min((worker.free_at for worker in self.health.ready()), default=now))
-
     def _too_late(self, job: Job, now: int) -> None:
         if job.deadline <= now:
             text = "the deadline passed while the request was queued"
-        elif self.batcher.in_time(job, now):
+        elif in_time(job, self.health.ready(), now, begun=True):
             text = "the deadline cannot be met: what is before it takes too long"
         else:
-            text = _cannot_be_met(job, now)
+            text = self._cannot_be_met(job, now, begun=True)
         self.fail(job, Kind.DEADLINE, text)
+
+    def _cannot_be_met(self, job: Job, now: int, *, begun: bool = False) -> str:
+        """By the worker that would be done first."""
+        left, takes = min(
+            (
+                (job.deadline - max(now, 0 if begun else worker.free_at), takes)
+                for worker in self.health.ready()
+                if (takes := job.lane.on(worker.index).cost(job.rows))
+            ),
+            key=lambda times: times[1] - times[0],
+            default=(job.deadline - now, job.lane.shortest(job.rows)),
+        )
+        return (
+            f"the deadline cannot be met: {max(left, 0) / 1e6:.1f} ms are left when this can "
+            f"begin, and it takes about {takes / 1e6:.1f} ms"
+        )
 
     def drop(self, series: Series) -> None:
         """Callers of some of its requests have lost interest: those that wait end now."""
@@ -366,11 +376,11 @@ class Core:
         elif isinstance(record, m.OutputLayout):
             worker.output_layouts[record.layout] = record.tensors
         elif isinstance(record, m.ModelCard):
-            self.cards[record.model] = self.cards[record.model].loaded(record)
+            self._loaded(worker, record)
         elif isinstance(record, m.CardTensors):
             self.cards[record.model] = self.cards[record.model].described(record)
         elif isinstance(record, m.ModelFacts):
-            self._learn(record.model, json.loads(record.data))
+            self._learn(worker, record.model, json.loads(record.data))
         elif isinstance(record, m.Loaded):
             self.health.loaded(worker, record.hands, now)
         elif isinstance(record, m.Warm):
@@ -381,14 +391,26 @@ class Core:
         for descriptor in descriptors:
             self.effects.close(descriptor)
 
-    def _learn(self, model: int, facts: dict[str, Any]) -> None:
+    def _loaded(self, worker: Worker, record: m.ModelCard) -> None:
+        """A worker has loaded a model; what clients are told of it stays as they were told."""
+        worker.means[record.model] = Means(record.max_batch, {})
+        if self.state[0] == m.STATE_LOADING:
+            limits = self.limits(record.model).values()
+            card = self.cards[record.model].loaded(limits, bool(record.batched))
+            self.cards[record.model] = card
+
+    def limits(self, model: int) -> dict[int, int]:
+        """The rows of the largest batch of this model that each worker can hold, if it has told."""
+        told = ((worker.index, worker.means.get(model)) for worker in self.workers)
+        return {index: means.most for index, means in told if means is not None}
+
+    def _learn(self, worker: Worker, model: int, facts: dict[str, Any]) -> None:
         """A worker has told what it knows of a model: its sizes, and how long they take."""
-        card = self.cards[model] = self.cards[model].measured(facts)
+        means = worker.means.get(model) or Means(self.cards[model].max_batch, {})
+        worker.means[model] = means.measured(facts)
         for lane in self._lanes.values():
             if lane.model == model:
-                lane.ladder = card.ladder
-                lane.max_batch = card.largest
-                _seed(lane, card)
+                _tell(lane, worker)
 
     def _dispatch(self, decision: Decision, now: int) -> None:
         worker = decision.runner
@@ -425,7 +447,7 @@ class Core:
             self.effects.to_worker(worker.index, wire.encode(record))
         for data in wire.encode_run(batch.number, layout, items):
             self.effects.to_worker(worker.index, data)
-        worker.given(batch, lane.cost(batch.rows), now)
+        worker.given(batch, lane.on(worker.index).cost(batch.rows), now)
         self.health.busy(now)
         self.counters[lane.model].sent(batch.rows, decision.closed)
 
@@ -436,11 +458,12 @@ class Core:
             return
         worker.busy_ns += record.gather_ns + record.run_ns + record.scatter_ns
         lane = batch.lane
-        lane.estimates.overlap = worker.hands > 1
-        lane.estimates.observe(record.size, now - began, now)
+        ability = lane.on(worker.index)
+        ability.estimates.overlap = worker.hands > 1
+        lane.observe(worker.index, record.size, now - began, now)
         if worker.hands > 1 and batch.rows:  # the device runs the next batch meanwhile
             beside = (record.gather_ns + record.scatter_ns) / batch.rows
-            lane.gather += (beside - lane.gather) / 4
+            ability.gather += (beside - ability.gather) / 4
         self.counters[lane.model].ran(batch, record, now)
         if self.trace.on:
             self.trace.ran(worker.index, batch, record, began, now)
@@ -460,14 +483,8 @@ def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:
     yield caller, rows
 
 
-def _seed(lane: Lane, card: Card) -> None:
-    for size, nanoseconds in card.latency:
-        lane.estimates.seed(size, nanoseconds)
-
-
-def _cannot_be_met(job: Job, start: int) -> str:
-    left = (job.deadline - start) / 1e6
-    return (
-        f"the deadline cannot be met: {max(left, 0):.1f} ms are left when this can begin, "
-        f"and it takes about {job.lane.cost(job.rows) / 1e6:.1f} ms"
-    )
+def _tell(lane: Lane, worker: Worker) -> None:
+    """Let a lane know what a worker can do of it, if that has told."""
+    means = worker.means.get(lane.model)
+    if means is not None:
+        lane.tell(worker.index, means.most, means.ladder, means.latency)

@@ -186,14 +186,15 @@ class Intake:
                 request = Series(
                     client, number, layout, segment, offset, length, input_bytes, count, now
                 )
-                job = Job(request, lane, count, 0, fairness, priority, 0, request.jobs)
+                job = Job(request, lane, count, 0, fairness, priority, 0, request.jobs, True)
                 admit(request, job, now)
                 continue
             for each in numbers:
                 request = Request(
                     client, each, layout, segment, offset, length, input_bytes, rows, now
                 )
-                job = Job(request, lane, rows, 0, fairness, priority, max(deadline, 0))
+                jobs, until = request.jobs, max(deadline, 0)
+                job = Job(request, lane, rows, 0, fairness, priority, until, jobs)
                 admit(request, job, now)
                 offset += length
 

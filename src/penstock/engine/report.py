@@ -44,10 +44,11 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
         "models": [
             {
                 "name": card.name,
-                "max_batch": card.max_batch,
+                "max_batch": max(core.limits(number).values(), default=card.max_batch),
+                "limits": core.limits(number),
                 "batched": card.batched,
                 "queued_rows": waiting[number],
-                "facts": card.facts,
+                "facts": _facts(core, number),
                 **core.counters[number].report(now),
             }
             for number, card in core.cards.items()
@@ -82,6 +83,12 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
             for client in core.clients.values()
         ],
     }
+
+
+def _facts(core: Core, model: int) -> dict[str, Any]:
+    """What the first worker that has told found out."""
+    told = (worker.means[model].facts for worker in core.workers if model in worker.means)
+    return next(told, {})
 
 
 def _sizes(core: Core) -> dict[str, int]:

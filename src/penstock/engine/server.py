@@ -393,7 +393,8 @@ class Server:
 
     def warm(self, index: int) -> None:
         """A worker has all that it needs of its device."""
-        on_gpu = any(card.facts.get("device") == "GPU" for card in self._core.cards.values())
+        told = self._core.workers[index].means.values()
+        on_gpu = any(means.facts.get("device") == "GPU" for means in told)
         self._places.settle(index, self._processes[index].popen.pid, on_gpu)
 
     def close(self, descriptor: int) -> None:

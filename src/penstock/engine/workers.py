@@ -14,9 +14,11 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 
+from penstock.engine.cards import Means
 from penstock.engine.segments import Segment
+from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.batcher import Decision
-from penstock.scheduling.queue import LEAD, Lane
+from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
@@ -62,6 +64,7 @@ class Worker:
     def __init__(self, index: int) -> None:
         self.index = index
         self.device = ""  # for people
+        self.means: dict[int, Means] = {}  # by model, as the last process in this place told
         self.state = WorkerState.DOWN
         self.pid = 0
         self.serving = False

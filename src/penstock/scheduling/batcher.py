@@ -18,6 +18,11 @@ for another batch when the device then has less to do.
 Where a worker has several hands, many rows go round in groups (`groups`): a batch gets no more than
 one of them.
 
+Workers differ (`abilities`): a batch is formed for the one that gets it, by what that one can hold
+and how long it takes there. What is not full waits for a busy worker that will be done with it
+sooner than the one that is free (`_sooner_elsewhere`), and a row that would be late on one is left
+for another that will be in time.
+
 Several workers had better not run in step: whoever comes just after all of them have begun waits
 for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
 distance from the next (`_in_step`).
@@ -42,7 +47,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.scheduling import groups
-from penstock.scheduling.queue import LEAD, Job, Lane, Queue
+from penstock.scheduling.abilities import LEAD, Ability
+from penstock.scheduling.deadlines import (
+    in_time,
+    in_time_elsewhere,
+    in_time_together,
+    late_together,
+    rows_of,
+)
+from penstock.scheduling.lanes import CLEARLY, Lane
+from penstock.scheduling.queue import Job, Queue
 from penstock.scheduling.runners import DEPTH, Runner, freest, has_more, overdue
 
 _NEVER = 1 << 62
@@ -108,7 +122,7 @@ class Batcher:
         if not again:
             lane.returns.came(job.fairness, job.rows, now)
         if job.deadline and lane.fresh(job.rows, now):
-            self.queue.watch(job, job.deadline - lane.cost(job.rows) + 1)
+            self.queue.watch(job, job.deadline - lane.shortest(job.rows) + 1)
 
     def answered(self, lane: Lane, fairness: int, rows: int, now: int) -> None:
         """Rows of this caller were answered: it may ask again at once."""
@@ -140,10 +154,10 @@ class Batcher:
         else:
             self.remove(job)
 
-    def expire(self, now: int) -> Iterator[Job]:
-        """Remove and return the waiting jobs whose deadline has passed, or cannot be met."""
+    def expire(self, runners: Sequence[Runner], now: int) -> Iterator[Job]:
+        """Remove and return the waiting jobs whose deadline has passed, or that nobody can meet."""
         for job in self.queue.due(now):
-            if job.deadline <= now or not self.in_time(job, now):
+            if job.deadline <= now or not in_time(job, runners, now, begun=True):
                 self.remove(job)
                 yield job
             # else it is also watched until its deadline itself
@@ -152,12 +166,6 @@ class Batcher:
         """Jobs that would have left now, too late for their deadline. They wait no longer."""
         missed, self._missed = self._missed, []
         return missed
-
-    def in_time(self, job: Job, start: int) -> bool:
-        """Whether a job that is begun then can meet its deadline, as far as is known."""
-        if not job.deadline or not job.lane.fresh(job.rows, start):
-            return True
-        return start + job.lane.cost(job.rows) <= job.deadline
 
     def clear(self) -> Iterator[Job]:
         """Remove and return everything that waits."""
@@ -177,6 +185,7 @@ class Batcher:
         if not runners:
             return None
         kept: list[Runner] = []  # for a suspect, or for a lane whose turn comes before
+        missed = len(self._missed)
         if self._suspects and self.queue.oldest() > self._suspects[0].ticket:
             freest = min(runners, key=lambda runner: (overdue(runner, now), runner.inflight))
             if freest.inflight == 0:
@@ -186,9 +195,12 @@ class Batcher:
                 return Decision(freest, job.lane, [job], True, Closed.SUSPECT)
             kept.append(freest)
         for lane in self.queue.lanes():
-            while lane.jobs and (decision := self._batch(lane, runners, kept, now)):
-                if decision.jobs:  # else all of them were too late
+            unfit: list[Runner] = []  # others are better for this lane
+            while lane.jobs and (decision := self._batch(lane, runners, kept, unfit, now)):
+                if decision.jobs:  # else all of them were too late, or will be in time elsewhere
                     return decision
+                if self._suspects and len(self._missed) > missed:
+                    return self.next_batch(runners, now)  # whom a suspect waited for may be gone
         return None
 
     def wakeup(self, runners: Sequence[Runner], now: int) -> int | None:
@@ -198,9 +210,10 @@ class Batcher:
         """
         times: list[int] = []
         if self.queue.jobs:
-            leads = {lane.lead() for lane in self.queue.lanes()}
             busy = [runner for runner in runners if runner.inflight]
-            times += [runner.free_at - lead for runner in busy for lead in leads]
+            for lane in self.queue.lanes():
+                rows = lane.rows
+                times += [runner.free_at - lane.on(runner.index).lead(rows) for runner in busy]
             if self._look is not None:
                 times.append(max(self._look, now + 1))
         due = self.queue.next_due()
@@ -209,67 +222,110 @@ class Batcher:
         return min((time for time in times if time > now), default=None)
 
     def _batch(
-        self, lane: Lane, runners: Sequence[Runner], kept: list[Runner], now: int
+        self,
+        lane: Lane,
+        runners: Sequence[Runner],
+        kept: list[Runner],
+        unfit: list[Runner],
+        now: int,
     ) -> Decision | None:
-        runner = freest(runners if lane.batched else runners[:1], kept, now)
+        passed_over = kept + unfit if unfit else kept
+        runner = freest(runners if lane.batched else runners[:1], passed_over, now)
         if runner is None:
             return None
         busy = runner.inflight > 0
-        most = groups.most(lane, runner, runners, now)
+        ability = lane.on(runner.index)
+        most = groups.most(lane, ability, runner, runners, now)
         if lane.batched and lane.rows >= most:
-            full = Closed.FULL if most == lane.max_batch else Closed.PART
-            return self._close(lane, runner, full, most, now)
-        if busy and (runner.free_at - now > lane.lead() or has_more(runner)):
+            full = Closed.FULL if most == ability.max_batch else Closed.PART
+            return self._close(lane, ability, runner, runners, unfit, full, most, now)
+        if (
+            lane.uneven
+            and lane.batched
+            and self._sooner_elsewhere(lane, runner, runners, kept, now)
+        ):
+            unfit.append(runner)
+            return self._batch(lane, runners, kept, unfit, now)
+        if busy and (runner.free_at - now > ability.lead(lane.rows) or has_more(runner)):
             kept.append(runner)
             return None
         if not lane.batched:
-            return self._close(lane, runner, Closed.SINGLE, most, now)
+            return self._close(lane, ability, runner, runners, unfit, Closed.SINGLE, most, now)
         if busy:
-            closed = None if self._holds_back(lane, runner, most, len(runners)) else Closed.AHEAD
+            held = self._holds_back(lane, ability, runner, most, len(runners))
+            closed = None if held else Closed.AHEAD
         else:
-            closed = self._waits(lane, runner, now, len(runners))
-        if closed is None or self._in_step(lane, runner, runners, now):
+            closed = self._waits(lane, ability, runner, now, len(runners))
+        if closed is None or self._in_step(lane, ability, runner, runners, now):
             return None
-        return self._close(lane, runner, closed, most, now)
+        return self._close(lane, ability, runner, runners, unfit, closed, most, now)
 
-    def _close(self, lane: Lane, runner: Runner, closed: Closed, most: int, now: int) -> Decision:
-        fitting = self._fitting(lane, most)
-        taken = self.queue.take(lane, fitting or most)
+    def _close(
+        self,
+        lane: Lane,
+        ability: Ability,
+        runner: Runner,
+        runners: Sequence[Runner],
+        unfit: list[Runner],
+        closed: Closed,
+        most: int,
+        now: int,
+    ) -> Decision:
+        deadlines = self.queue.next_due() is not None
+        fitting = self._fitting(lane, ability, most)
+        taken = jobs = self.queue.take(lane, fitting or most, ability.max_batch)
         lane.waiting_since = 0
-        jobs = self._timely(lane, taken, max(now, runner.free_at), now)
-        rows = _rows(jobs)
+        start = max(now, runner.free_at)
+        late = late_together(ability, taken, start, now) if deadlines else []
+        if late:
+            elsewhere = {job for job in late if in_time_elsewhere(job, runner, runners, now)}
+            jobs = self._timely(ability, taken, late, elsewhere, start)
+            if elsewhere:
+                unfit.append(runner)
+        rows = rows_of(jobs)
         if len(jobs) < len(taken) and any(job.queued for job in taken):
             closed = Closed.DEADLINE
         elif 0 < rows <= fitting and closed not in (Closed.FULL, Closed.PART):
             closed = Closed.FITTING
         if jobs:
-            self.queue.charge(lane, lane.cost(rows) or 1)
+            self.queue.charge(lane, ability.cost(rows) or 1)
         return Decision(runner, lane, jobs, False, closed)
 
-    def _timely(self, lane: Lane, jobs: list[Job], start: int, now: int) -> list[Job]:
+    def _timely(
+        self,
+        ability: Ability,
+        jobs: list[Job],
+        late: list[Job],
+        elsewhere: set[Job],
+        start: int,
+    ) -> list[Job]:
         """Those that will be in time; the others are missed, or wait for the next batch.
 
         Others in place of the late ones, or a smaller batch of the first: whichever serves more.
+        Late ones that will be in time `elsewhere` wait on.
         """
-        rows = _rows(jobs)
-        end = start + lane.cost(rows)
-        late = [job for job in jobs if 0 < job.deadline < end]
-        if not late or not lane.fresh(rows, now):
-            return jobs
+        end = start + ability.cost(rows_of(jobs))
         rest = [job for job in jobs if not 0 < job.deadline < end]
-        alone = [job for job in jobs if self.in_time(job, start)]
-        few = list(_in_time_together(lane, alone, start))
-        if rest and _rows(rest) * lane.cost(_rows(few)) >= _rows(few) * lane.cost(_rows(rest)):
-            self._missed += late
-            return rest + self._in_place_of(late, lane, end)
-        self._missed += [job for job in jobs if not self.in_time(job, start)]
-        few = few or alone[:1]  # too little is known of it to refuse it
-        self.queue.put_back(alone[len(few) :])
-        return few
+        alone = [
+            job
+            for job in jobs
+            if not job.deadline or ability.in_time(job.rows, start, job.deadline)
+        ]
+        few = list(in_time_together(ability, alone, start))
+        few_rows, rest_rows = rows_of(few), rows_of(rest)
+        if rest and rest_rows * ability.cost(few_rows) >= few_rows * ability.cost(rest_rows):
+            chosen = rest + self._in_place_of(late, end)
+        else:
+            late = [job for job in jobs if job not in alone]
+            chosen = few or alone[:1]  # too little is known of it to refuse it
+            self.queue.put_back(alone[len(chosen) :])
+        self._missed += [job for job in late if job not in elsewhere]
+        self.queue.put_back([job for job in late if job in elsewhere])
+        return chosen
 
-    def _in_place_of(self, late: list[Job], lane: Lane, end: int) -> list[Job]:
+    def _in_place_of(self, late: list[Job], end: int) -> list[Job]:
         """The next ones that wait, as far as they have room and will be in time."""
-        room = _rows(late)
+        room, lane = rows_of(late), late[0].lane
         taken = self.queue.take(lane, room) if lane.jobs else []
         fit = 0
         for job in taken:
@@ -280,7 +336,9 @@ class Batcher:
         self.queue.put_back(taken[fit:])
         return taken[:fit]
 
-    def _waits(self, lane: Lane, runner: Runner, now: int, workers: int) -> Closed | None:
+    def _waits(
+        self, lane: Lane, ability: Ability, runner: Runner, now: int, workers: int
+    ) -> Closed | None:
         """An idle worker: `None` to wait for those who were just answered, or why not."""
         all_back = not lane.returns.away
         expected, until = lane.returns.expected(now)
@@ -289,15 +347,15 @@ class Batcher:
                 return Closed.IDLE
             return Closed.COMPLETE if all_back else Closed.WAITED
         rows = lane.rows
-        back = min(round(expected * lane.returns.chance), lane.max_batch - rows)
+        back = min(round(expected * lane.returns.chance), ability.max_batch - rows)
         since = lane.waiting_since or now
-        together = lane.cost(rows + back)
+        together = ability.cost(rows + back)
         patience = together if runner.depth > DEPTH else together // 2
         if (
             back <= 0
             or until <= now
             or now - since > patience
-            or not pays(lane, rows, back, until - now, workers)
+            or not pays(ability, rows, back, until - now, workers)
         ):
             return Closed.WAITED if lane.waiting_since else Closed.IDLE
         latest = self._latest(lane, together)
@@ -307,21 +365,51 @@ class Batcher:
         self._look_at(min(until, since + patience + 1, latest))
         return None
 
-    def _holds_back(self, lane: Lane, runner: Runner, most: int, workers: int) -> bool:
+    def _holds_back(
+        self, lane: Lane, ability: Ability, runner: Runner, most: int, workers: int
+    ) -> bool:
         """A worker about to be free: whether to wait for those whom it answers then."""
         running = round(runner.rows_of(lane) * lane.returns.chance)
-        back = min(running, lane.max_batch - lane.rows)
+        back = min(running, ability.max_batch - lane.rows)
         if back <= 0 or not lane.returns.steady:
             return False
         wait = lane.returns.turnaround
-        together = lane.cost(lane.rows + back)
+        together = ability.cost(lane.rows + back)
         if self._latest(lane, together) < runner.free_at + wait:
             return False
         if runner.depth > DEPTH:
             return lane.rows + running <= most
-        return wait <= together // 2 and pays(lane, lane.rows, back, wait, workers)
+        return wait <= together // 2 and pays(ability, lane.rows, back, wait, workers)
 
-    def _in_step(self, lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> bool:
+    def _sooner_elsewhere(
+        self,
+        lane: Lane,
+        runner: Runner,
+        runners: Sequence[Runner],
+        kept: Sequence[Runner],
+        now: int,
+    ) -> bool:
+        """Whether what waits is done clearly sooner by another worker, although that is busy."""
+        rows = lane.rows
+        limit = max(now, runner.free_at) + int(CLEARLY * lane.on(runner.index).cost(rows))
+        for other in runners:
+            if other.free_at >= limit or other is runner or other in kept or other.alone:
+                continue
+            takes = lane.on(other.index).cost(rows)
+            if takes and max(now, other.free_at) + takes < limit and not overdue(other, now):
+                if other.inflight:
+                    self._look_at(other.late_at)  # then it is not to be waited for
+                return True
+        return False
+
+    def _in_step(
+        self,
+        lane: Lane,
+        ability: Ability,
+        runner: Runner,
+        runners: Sequence[Runner],
+        now: int,
+    ) -> bool:
         """The last worker that is free: whether to wait until it runs in turn with the next one.
 
         That one has more rows than wait here, of clients who come just as quickly: they would find
@@ -332,13 +420,13 @@ class Batcher:
             return False
         after = min(others, key=lambda other: other.free_at)
         rows, theirs = lane.rows, after.rows_of(lane)
-        takes = lane.cost(rows)
+        takes = ability.cost(rows)
         distance = takes // len(runners)
         gap = after.free_at - max(now, runner.free_at)
         if (
             rows >= theirs
-            or not distance < gap <= takes + lane.lead()
-            or lane.cost(rows + theirs) > _HARDLY_LONGER * takes
+            or not distance < gap <= takes + ability.lead(rows)
+            or ability.cost(rows + theirs) > _HARDLY_LONGER * takes
         ):
             return False
         look = min(after.free_at - distance, self._latest(lane, takes))
@@ -357,34 +445,21 @@ class Batcher:
         first = None if self.queue.next_due() is None else lane.first_deadline()
         return _NEVER if first is None else first - cost - LEAD
 
-    def _fitting(self, lane: Lane, most: int) -> int:
+    def _fitting(self, lane: Lane, ability: Ability, most: int) -> int:
         """A compiled size that is better filled now than padded to the next one; 0 if none is."""
-        rows = min(lane.rows, most)
-        if not lane.batched or not lane.ladder or rows in lane.ladder:
+        rows, ladder = min(lane.rows, most), ability.ladder
+        if not lane.batched or not ladder or rows in ladder:
             return 0
-        below = max((size for size in lane.ladder if size < rows), default=0)
+        below = max((size for size in ladder if size < rows), default=0)
         if not below:
             return 0
-        return below if lane.cost(below) + lane.cost(rows - below) < lane.cost(rows) else 0
+        apart = ability.cost(below) + ability.cost(rows - below)
+        return below if apart < ability.cost(rows) else 0
 
 
-def pays(lane: Lane, rows: int, back: int, wait: int, workers: int) -> bool:
+def pays(ability: Ability, rows: int, back: int, wait: int, workers: int) -> bool:
     """Whether rows that wait had better run together with those that come back."""
-    second = lane.cost(back)
+    second = ability.cost(back)
     if workers > 1:  # another may take them: only the waiting of these few counts
         second = second * back // (rows + back)
-    return wait + lane.cost(rows + back) < lane.cost(rows) + second
-
-
-def _in_time_together(lane: Lane, jobs: Sequence[Job], start: int) -> Iterator[Job]:
-    rows, until = 0, _NEVER
-    for job in jobs:
-        rows += job.rows
-        until = min(until, job.deadline or _NEVER)
-        if start + lane.cost(rows) > until:
-            return
-        yield job
-
-
-def _rows(jobs: Sequence[Job]) -> int:
-    return sum(job.rows for job in jobs)
+    return wait + ability.cost(rows + back) < ability.cost(rows) + second

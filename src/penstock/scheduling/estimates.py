@@ -54,12 +54,16 @@ class _Size:
 
 
 class Estimates:
-    """Nanoseconds that a batch of so many rows takes in one lane."""
+    """Nanoseconds that a batch of so many rows takes, in one lane, on one worker."""
 
     def __init__(self) -> None:
         self.overlap = False  # whether batches overlap
         self._sizes: list[_Size] = []
         self._limits: list[int] = []  # the largest number of rows that each size stands for
+
+    def __bool__(self) -> bool:
+        """Whether anything is known."""
+        return bool(self._sizes)
 
     def seed(self, size: int, nanoseconds: int) -> None:
         """What warm-up has measured; less worth than the first measurement at work."""

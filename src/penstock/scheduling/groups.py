@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.scheduling.queue import LEAD, Lane
+from penstock.scheduling.abilities import LEAD, Ability
+from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH, Runner
 
 _NEVER = 1 << 62
@@ -23,13 +24,13 @@ _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
 _HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
 
 
-def most(lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int:
+def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner], now: int) -> int:
     """The most rows that a batch gets now: those with which all that are about go round best.
 
-    Where a worker does one thing after the other, as many as there may be.
+    Where a worker does one thing after the other, as many as it can hold.
     """
     if runner.depth <= DEPTH or not lane.batched:
-        return lane.max_batch
+        return ability.max_batch
     about = lane.rows + sum(each.rows_of(lane) for each in runners)
     apart = 0
     if lane.returns.steady:
@@ -37,14 +38,14 @@ def most(lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int
         apart += lane.returns.usual
     share = -(-about // len(runners))
     if share < 2:
-        return lane.max_batch
+        return ability.max_batch
     rounds: dict[int, int] = {}
-    for size in _sizes_below(lane, share):
-        takes = lane.estimates.likely(lane.padded(size), now)
+    for size in _sizes_below(ability, share):
+        takes = ability.estimates.likely(ability.padded(size), now)
         if not takes:
-            return lane.max_batch
+            return ability.max_batch
         groups = -(-share // size)
-        beside = LEAD + int(lane.gather * size)
+        beside = LEAD + int(ability.gather * size)
         rounds[size] = max(
             groups * takes,
             groups * (takes + beside) // runner.depth,  # so many hands has the worker
@@ -53,12 +54,12 @@ def most(lane: Lane, runner: Runner, runners: Sequence[Runner], now: int) -> int
     together = rounds.pop(share, _NEVER)
     shortest = min(rounds.values(), default=_NEVER)
     if shortest >= _CLEARLY * together:
-        return lane.max_batch
+        return ability.max_batch
     return next(size for size in rounds if rounds[size] <= _HARDLY_MORE * shortest)
 
 
-def _sizes_below(lane: Lane, rows: int) -> list[int]:
+def _sizes_below(ability: Ability, rows: int) -> list[int]:
     """Sizes that so many rows may be run at, in one batch or in several."""
-    sizes = lane.ladder or [1 << power for power in range(1, rows.bit_length())]
-    below = [size for size in sizes if size < rows and size <= lane.max_batch]
-    return [*below, rows] if rows <= lane.max_batch else below
+    sizes = ability.ladder or [1 << power for power in range(1, rows.bit_length())]
+    below = [size for size in sizes if size < rows and size <= ability.max_batch]
+    return [*below, rows] if rows <= ability.max_batch else below

@@ -1,8 +1,9 @@
 """What waits: lanes of like work, in each the highest priority first, in turn between callers.
 
-A `Lane` is what may share a batch: one model, one signature. A `Job` is rows of one request that
-are run together; usually all of them, single rows after their worker died (see `batcher`). One that
-stands for several requests of a row each is taken apart where a batch has room for some of them.
+A lane (`lanes`) is what may share a batch. A `Job` is rows of one request that are run together;
+usually all of them, fewer where a worker cannot hold as many, single rows after their worker died
+(see `batcher`). One that stands for several requests of a row each is taken apart where a batch has
+room for some of them.
 
 Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
 turns of a few rows (*deficit round robin*), so that one that floods the queue only delays itself,
@@ -24,109 +25,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.scheduling.estimates import Estimates
-from penstock.scheduling.returns import Returns
-from penstock.spec import Signature
-
-LEAD = 100_000  # nanoseconds that a message takes to reach a worker, and a little
-_TURNS_A_BATCH = 4
-
-
-class Share:
-    """What a model has used of the devices, divided by its weight."""
-
-    __slots__ = ("used", "weight")
-
-    def __init__(self, weight: float = 1.0) -> None:
-        self.weight = weight
-        self.used = 0.0
-
-
-class Lane:
-    """Work that may share a batch: its model and signature, the batch's limits, what is known."""
-
-    __slots__ = (
-        "__weakref__",
-        "batched",
-        "estimates",
-        "gather",
-        "jobs",
-        "ladder",
-        "levels",
-        "max_batch",
-        "model",
-        "quantum",
-        "returns",
-        "rows",
-        "share",
-        "signature",
-        "turn",
-        "waiting_since",
-    )
-
-    def __init__(
-        self,
-        model: int,
-        signature: Signature,
-        max_batch: int,
-        batched: bool = True,
-        *,
-        ladder: Sequence[int] = (),
-        share: Share | None = None,
-    ) -> None:
-        self.model = model
-        self.signature = signature
-        self.max_batch = max_batch
-        self.batched = batched
-        self.ladder = tuple(ladder)
-        self.share = share or Share()
-        self.quantum = max(1, max_batch // _TURNS_A_BATCH)
-        self.rows = 0
-        self.jobs = 0
-        self.turn = 0
-        self.waiting_since = 0
-        self.gather = 0.0  # nanoseconds a row, with scatter, where a device runs others meanwhile
-        self.levels: dict[int, Level] = {}
-        self.estimates = Estimates()
-        self.returns = Returns()
-
-    def padded(self, rows: int) -> int:
-        """The size at which so many rows are run."""
-        for size in self.ladder:
-            if size >= rows:
-                return size
-        return rows
-
-    def lead(self) -> int:
-        """How long before the device is free its next batch must leave."""
-        rows = min(self.rows, self.max_batch)
-        if not self.gather:
-            return LEAD
-        alone = self.cost(1)  # mostly what the host takes to hand a batch over to the device
-        longer = max(self.cost(rows) - alone, 0)
-        return LEAD + int(self.gather * rows) + min(alone // 2, longer // 8)
-
-    def cost(self, rows: int) -> int:
-        """Nanoseconds that a batch of so many rows takes, padding included; 0: not known."""
-        return self.estimates.predict(self.padded(rows) if self.ladder else rows)
-
-    def fresh(self, rows: int, now: int) -> bool:
-        """Whether `cost` was measured a moment ago: only then may it refuse somebody."""
-        return self.estimates.fresh(self.padded(rows), now)
-
-    def first_deadline(self) -> int | None:
-        """The first deadline of those that wait."""
-        lines = (line for level in self.levels.values() for line in level.lines.values())
-        deadlines = (job.deadline for line in lines for job in line.jobs if job.deadline)
-        return min(deadlines, default=None)
+from penstock.scheduling.lanes import TURNS_A_BATCH, Lane
 
 
 class Job:
     """Rows `start` to `start + rows` of a request, waiting or running.
 
-    `owner` is the caller's own record and is not looked at here. `deadline` is in nanoseconds on
-    the caller's clock, 0 for none. `siblings`: each row is a request of its own, and this is where
-    their owner keeps the jobs that they are in.
+    `owner` is the caller's own record and is not looked at here; `siblings` is where it keeps its
+    jobs, for those that are made here of parts of others. `deadline` is in nanoseconds on the
+    caller's clock, 0 for none. `series`: each row is a request of its own.
     """
 
     __slots__ = (
@@ -139,6 +46,7 @@ class Job:
         "queued",
         "rows",
         "sequence",
+        "series",
         "siblings",
         "start",
         "suspect",
@@ -155,10 +63,12 @@ class Job:
         priority: int = 0,
         deadline: int = 0,
         siblings: list[Job] | None = None,
+        series: bool = False,
     ) -> None:
         self.owner = owner
         self.lane = lane
         self.siblings = siblings
+        self.series = series
         self.start = start
         self.rows = rows
         self.fairness = fairness
@@ -173,11 +83,10 @@ class Job:
     @property
     def requests(self) -> int:
         """How many requests its rows are."""
-        return 1 if self.siblings is None else self.rows
+        return self.rows if self.series else 1
 
     def part(self, start: int, rows: int) -> Job:
         """Some of its rows as a job of their own, with its place in line."""
-        assert self.siblings is not None
         part = Job(
             self.owner,
             self.lane,
@@ -187,10 +96,12 @@ class Job:
             self.priority,
             self.deadline,
             self.siblings,
+            self.series,
         )
         part.sequence = self.sequence
         part.begun = self.begun
-        self.siblings.append(part)
+        if self.siblings is not None:
+            self.siblings.append(part)
         return part
 
 
@@ -230,7 +141,7 @@ class Level:
         """Whose turn it is; there is a job."""
         while True:
             lines = self.fresh
-            if not lines or (self.ahead >= _TURNS_A_BATCH and self.served):
+            if not lines or (self.ahead >= TURNS_A_BATCH and self.served):
                 lines = self.served
             line = lines[0]
             if line.left > 0 and line.jobs:
@@ -292,7 +203,7 @@ class Queue:
             jobs.append(job)
         job.queued = True
         self.jobs += 1
-        self.requests += 1 if job.siblings is None else job.rows
+        self.requests += job.rows if job.series else 1
         self.rows += job.rows
         level.jobs += 1
         lane.jobs += 1
@@ -341,8 +252,12 @@ class Queue:
             return list(self._lanes)
         return sorted(self._lanes, key=_turn)
 
-    def take(self, lane: Lane, room: int | None = None) -> list[Job]:
-        """The next batch of a lane: by priority, in turn between callers, until `room` is full."""
+    def take(self, lane: Lane, room: int | None = None, limit: int = 0) -> list[Job]:
+        """The next batch of a lane: by priority, in turn between callers, until `room` is full.
+
+        The first may be larger than that; of one with more rows than `limit` (0: any) the first
+        rows are taken.
+        """
         jobs: list[Job] = []
         lane.turn = next(self._turns)
         if room is None:
@@ -356,9 +271,13 @@ class Queue:
             waiting = line.jobs
             while waiting and line.left > 0:  # its turn
                 job = waiting[0]
-                if 0 < room < job.rows and job.siblings is not None:
+                if 0 < room < job.rows and job.series:
                     jobs.append(self._first_rows(job, room))
                     line.left -= room
+                    return jobs
+                if 0 < limit < job.rows and not jobs and lane.batched:
+                    jobs.append(self._first_rows(job, limit))
+                    line.left -= limit
                     return jobs
                 if jobs and (job.rows > room or job.rows == 0):
                     return jobs
@@ -374,7 +293,8 @@ class Queue:
     def put_back(self, jobs: Sequence[Job]) -> None:
         """Jobs that were taken a moment ago stay after all."""
         for job in jobs:
-            self.add(job, front=True)
+            if not self._rejoined(job):
+                self.add(job, front=True)
             line = job.lane.levels[job.priority].lines[job.fairness]
             line.left = min(line.left + _charged(job), job.lane.quantum)
 
@@ -421,14 +341,33 @@ class Queue:
         job.rows -= rows
         job.lane.rows -= rows
         self.rows -= rows
-        self.requests -= rows
+        if job.series:
+            self.requests -= rows
         return first
+
+    def _rejoined(self, first: Job) -> bool:
+        """Whether these rows were cut off a job that still waits, and are part of it again."""
+        level = first.lane.levels.get(first.priority)
+        line = level.lines.get(first.fairness) if level is not None else None
+        if line is None or not line.jobs:
+            return False
+        job = line.jobs[0]
+        if job.sequence != first.sequence or job.start != first.start + first.rows:
+            return False
+        job.start = first.start
+        job.rows += first.rows
+        job.lane.rows += first.rows
+        self.rows += first.rows
+        self.requests += first.rows if first.series else 0
+        if first.siblings is not None:
+            first.siblings.remove(first)
+        return True
 
     def _left(self, job: Job, level: Level) -> None:
         lane = job.lane
         job.queued = False
         self.jobs -= 1
-        self.requests -= 1 if job.siblings is None else job.rows
+        self.requests -= job.rows if job.series else 1
         self.rows -= job.rows
         level.jobs -= 1
         lane.jobs -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.scheduling.queue import Lane
+from penstock.scheduling.lanes import Lane
 
 DEPTH = 2
 
@@ -13,10 +13,12 @@ DEPTH = 2
 class Runner(Protocol):
     """What the batcher sees of a worker that is ready.
 
-    `free_at` is when it will probably have finished what it has, `late_at` when it is overdue, and
-    `depth` how many batches it may have: `DEPTH`, or more if it works on several at a time.
+    `index` tells it from others. `free_at` is when it will probably have finished what it has,
+    `late_at` when it is overdue, and `depth` how many batches it may have: `DEPTH`, or more if it
+    works on several at a time.
     """
 
+    index: int
     depth: int
     free_at: int
     late_at: int

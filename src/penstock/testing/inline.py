@@ -29,7 +29,8 @@ from penstock.errors import (
 )
 from penstock.model.function import Runnable
 from penstock.scheduling.batcher import Batcher, Decision
-from penstock.scheduling.queue import Job, Lane
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.queue import Job
 from penstock.spec import Signature
 from penstock.testing.clock import Clock
 from penstock.testing.faults import Faults
@@ -69,6 +70,7 @@ class Request:
 class _Runner:
     """The one worker, as the batcher sees it: always idle when it is asked for."""
 
+    index = 0
     free_at = 0
     late_at = 0
     depth = 1

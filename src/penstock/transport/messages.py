@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from penstock.spec import Signature
 
-VERSION = 4
+VERSION = 5
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
 
@@ -127,10 +127,15 @@ class Welcome(NamedTuple):
 
 
 class ModelCard(NamedTuple):
-    """A loaded model: its number, name and limits. What it declares follows in `CardTensors`."""
+    """A loaded model: its number, name and limits. What it declares follows in `CardTensors`.
+
+    A batch has at most `max_batch` rows, or fewer where a worker has less memory: one request of at
+    most `request_rows` fits them all.
+    """
 
     model: int
     max_batch: int
+    request_rows: int
     batched: int
     name: str
 

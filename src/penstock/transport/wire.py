@@ -57,7 +57,7 @@ CODECS: dict[int, _Codec] = {
     7: _codec(m.Ask, "IB"),
     8: _codec(m.Stop, "d"),
     20: _codec(m.Welcome, "HIIQII"),
-    21: _codec(m.ModelCard, "HIB", "text"),
+    21: _codec(m.ModelCard, "HIIB", "text"),
     22: _codec(m.CardTensors, "HB", "tensors"),
     23: _codec(m.State, "BB", "text"),
     24: _codec(m.OutputLayout, "I", "tensors"),

@@ -58,7 +58,8 @@ def main(arguments: list[str]) -> int:
     try:
         for number, (model, ready) in enumerate(zip(models, loaded, strict=True)):
             runnable = ready.runnable
-            card = m.ModelCard(number, runnable.max_batch, runnable.batched, model.name)
+            most = runnable.max_batch
+            card = m.ModelCard(number, most, most, runnable.batched, model.name)
             channel.send(wire.encode(card))
             for side, tensors in enumerate((runnable.spec.inputs, runnable.spec.outputs)):
                 if tensors is not None:

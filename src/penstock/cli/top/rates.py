@@ -44,12 +44,14 @@ class EngineView:
 @dataclass(frozen=True)
 class ModelView:
     """A model. `padding` is a share of the rows that were run, `closed` has shares of batches,
-    `sizes` counts them; `times` are percentiles of the last seconds, in seconds."""
+    `sizes` counts them; `times` are percentiles of the last seconds, in seconds. `limits` are the
+    workers', by index, where they differ."""
 
     name: str
     mode: str
     unbatched: str
     max_batch: int
+    limits: dict[int, int]
     queued_rows: int
     rows: float
     batches: float
@@ -168,6 +170,7 @@ def _model(new: ModelStatistics, old: ModelStatistics, seconds: float) -> ModelV
         mode=str(new.facts.get("mode", "")),
         unbatched="" if new.batched else str(new.facts.get("unbatched") or "its settings say so"),
         max_batch=new.max_batch,
+        limits=new.limits if len(set(new.limits.values())) > 1 else {},
         queued_rows=new.queued_rows,
         rows=rows / seconds,
         batches=(new.batches - old.batches) / seconds,

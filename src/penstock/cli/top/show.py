@@ -133,6 +133,9 @@ def _model(model: ModelView) -> Iterator[list[Field]]:
     yield fields
     if model.unbatched:
         yield [Field("  not batched:", "yellow"), Field(model.unbatched, "yellow")]
+    if model.limits:
+        limits = (f"{rows} on worker {index}" for index, rows in model.limits.items())
+        yield [Field("  at most"), *map(Field, limits)]
     if model.sizes:
         yield [Field("  sizes "), *map(Field, bars(model.sizes, model.max_batch))]
     if model.closed:
