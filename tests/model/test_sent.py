@@ -47,10 +47,12 @@ with penstock.Engine(model, compile="function") as engine:
 def test_a_live_model_outlives_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_SCRIPT)
     (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "mine.py"],
         cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(tmp_path / "tmp"), "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=140,
