@@ -15,10 +15,16 @@ import contextlib
 import math
 import signal
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from rich.console import Console
+
+from benchmarks.core.processes import ChildFailed
+
 _LEAST = 1.0  # seconds
+_KEPT = 500  # characters of a failure
 
 
 class OutOfTime(Exception):
@@ -55,6 +61,16 @@ class Budget:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+
+def told_failure(part: str, error: Exception, to: Console) -> str:
+    """Tell that a part has failed, and give what is kept of it: a fault of its own in full."""
+    if isinstance(error, (OutOfTime, ChildFailed)):
+        to.print(f"{part} failed: {error}", style="red")
+        return str(error).splitlines()[0][:_KEPT]
+    lines = "".join(traceback.format_exception(error))
+    to.print(f"{part} failed:\n{lines}", style="red")
+    return f"{type(error).__name__}: {error}"[:_KEPT]
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.core import machine, rehearsal
-from benchmarks.core.budget import Budget, OutOfTime, add_limits
+from benchmarks.core.budget import Budget, OutOfTime, add_limits, told_failure
 from benchmarks.core.processes import ChildFailed, children
 from benchmarks.gpu import card, loads, report, soak, sweep, tight, tuned, ways
 from benchmarks.gpu.bench import Bench, settings_of
@@ -113,12 +113,8 @@ def _run(bench: Bench, part: str, budget: Budget, console: Console) -> bool:
             for row in PARTS[part](bench):
                 bench.results.add(part, row)
                 console.print(report.line(part, row))
-    except (OutOfTime, ChildFailed) as error:
-        console.print(f"{part} failed: {error}", style="red")
-        failure = str(error).splitlines()[0][:500]
-    except Exception as error:  # a fault of the benchmark's own: the other parts may have none
-        console.print(f"{part} failed:\n{traceback.format_exc()}", style="red")
-        failure = f"{type(error).__name__}: {error}"[:500]
+    except Exception as error:  # a fault of the benchmark's own, too: the others may have none
+        failure = told_failure(part, error, console)
     took = time.monotonic() - began
     if failure is not None:
         bench.end_engine()

@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,9 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.core import machine, rehearsal
-from benchmarks.core.budget import Budget, OutOfTime, add_limits
+from benchmarks.core.budget import Budget, OutOfTime, add_limits, told_failure
 from benchmarks.core.goals import goals_table, verdict
-from benchmarks.core.processes import ChildFailed, children
+from benchmarks.core.processes import children
 from benchmarks.gpu import card
 from benchmarks.gpu.images import FACTS, facts_of
 from benchmarks.gpu.place import Place
@@ -153,12 +152,8 @@ class Run:
             with self._budget.part():
                 work()
             return True
-        except (OutOfTime, ChildFailed) as error:
-            self._to.print(f"{name} failed: {error}", style="red")
-            self._results["failures"][name] = str(error).splitlines()[0][:500]
-        except Exception as error:  # a fault of the benchmark's own: other steps may have none
-            self._to.print(f"{name} failed:\n{traceback.format_exc()}", style="red")
-            self._results["failures"][name] = f"{type(error).__name__}: {error}"[:500]
+        except Exception as error:  # a fault of the benchmark's own, too: others may have none
+            self._results["failures"][name] = told_failure(name, error, self._to)
         if "network" in self._results:
             _write(self._arguments.out, self._results)
         return False

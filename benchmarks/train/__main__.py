@@ -10,15 +10,13 @@ import argparse
 import signal
 import sys
 import time
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.core import machine, rehearsal
-from benchmarks.core.budget import Budget, OutOfTime, add_limits
-from benchmarks.core.processes import ChildFailed
+from benchmarks.core.budget import Budget, add_limits, told_failure
 from benchmarks.gpu import card
 from benchmarks.train import report
 from benchmarks.train.parts import PARTS
@@ -86,12 +84,8 @@ def _run(
     try:
         with budget.part():
             PARTS[part](plan, place, tell)
-    except (OutOfTime, ChildFailed) as error:
-        console.print(f"{part} failed: {error}", style="red")
-        failure = str(error).splitlines()[0][:500]
-    except Exception as error:  # a fault of the benchmark's own: the other parts may have none
-        console.print(f"{part} failed:\n{traceback.format_exc()}", style="red")
-        failure = f"{type(error).__name__}: {error}"[:500]
+    except Exception as error:  # a fault of the benchmark's own, too: the others may have none
+        failure = told_failure(part, error, console)
     took = time.monotonic() - began
     for row in results.parts[part]:
         console.print(report.line(part, row))

@@ -7,6 +7,7 @@ of `arrays` (which may be mapped from a file) does not.
 
 from __future__ import annotations
 
+import abc
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -19,7 +20,24 @@ _CODEC = ("utf-8", "surrogatepass")  # also of names that are no text, as Python
 _ITER = 1 << 16  # texts whose ends are taken out of an array at once
 
 
-class Texts(Sequence[str]):
+class _Packed(Sequence[str]):
+    """A sequence that makes each text when it is asked for; a slice is a list."""
+
+    @abc.abstractmethod
+    def _at(self, at: int) -> str:
+        """The one in this place."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return self._at(range(len(self))[index])
+
+
+class Texts(_Packed):
     """Texts, one after the other."""
 
     def __init__(self) -> None:
@@ -47,14 +65,7 @@ class Texts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
+    def _at(self, at: int) -> str:
         start = int(self._ends[at - 1]) if at else 0
         return bytes(self._block[start : int(self._ends[at])]).decode(*_CODEC)
 
@@ -66,7 +77,7 @@ class Texts(Sequence[str]):
                 start = end
 
 
-class Names(Sequence[str]):
+class Names(_Packed):
     """Names of files in their order. A slice is a list."""
 
     def __init__(self) -> None:
@@ -100,14 +111,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._files)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
+    def _at(self, at: int) -> str:
         firsts = np.frombuffer(self._firsts, np.int64)
         return self._folders[int(np.searchsorted(firsts, at, "right")) - 1] + self._files[at]
 
