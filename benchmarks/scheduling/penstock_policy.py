@@ -1,7 +1,7 @@
 """Penstock's own scheduler as a policy: the real `Batcher`, driven as `engine/core.py` drives it.
 
 What the engine does around the batcher is repeated here in small: a batch that leaves goes through
-`Worker.given` with the lane's estimate (`Core._dispatch`), one that comes back through
+`Worker.given` with the worker's estimate (`Core._dispatch`), one that comes back through
 `Worker.finished` and into the estimates (`Core._ran`). The estimates begin with what warm-up would
 have measured.
 """

@@ -1,7 +1,7 @@
 """When a batch leaves, to whom, and with which jobs in it.
 
 The rule is *just in time*. A worker that is busy gets its next batch only when it will be free
-within `Lane.lead`, the time that a message takes to reach it and its rows to be gathered, or when a
+within `Ability.lead`, the time that a message takes to reach it and its rows to be gathered, or when a
 full one waits: before that, every row that still arrives can join. Nobody overtakes the lane whose
 turn it is by being full. A worker that is overdue gets nothing more: it may hang.
 
