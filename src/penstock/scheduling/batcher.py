@@ -1,9 +1,9 @@
 """When a batch leaves, to whom, and with which jobs in it.
 
 The rule is *just in time*. A worker that is busy gets its next batch only when it will be free
-within `Ability.lead`, the time that a message takes to reach it and its rows to be gathered, or when a
-full one waits: before that, every row that still arrives can join. Nobody overtakes the lane whose
-turn it is by being full. A worker that is overdue gets nothing more: it may hang.
+within `Ability.lead`, the time that a message takes to reach it and its rows to be gathered, or
+when a full one waits: before that, every row that still arrives can join. Nobody overtakes the lane
+whose turn it is by being full. A worker that is overdue gets nothing more: it may hang.
 
 A worker that is idle, or about to be, may be left waiting a little for clients that were just
 answered and will ask again at once (see `returns`): they go round in a loop, so what counts is how
