@@ -104,7 +104,7 @@ def test_batching(reader: Reader) -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    from penstock.scheduling.batcher import Closed
+    from penstock.scheduling.decisions import Closed
 
     table = _text("batching")
     assert not [reason.value for reason in Closed if f"`{reason.value}`" not in table]

@@ -7,7 +7,7 @@ import json
 from penstock.config import EngineConfig, Model
 from penstock.engine.core import Core
 from penstock.engine.report import report
-from penstock.scheduling.batcher import Closed
+from penstock.scheduling.decisions import Closed
 from penstock.statistics import statistics_of
 from tests.engine.recording import Recording
 

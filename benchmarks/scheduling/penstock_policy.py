@@ -11,13 +11,13 @@ from __future__ import annotations
 from benchmarks.scheduling.devices import Device
 from benchmarks.scheduling.simulator import NEVER, Launch, Request
 from penstock.engine.workers import Batch, Worker
+from penstock.model.pace import HANDS
 from penstock.scheduling.batcher import Batcher
 from penstock.scheduling.deadlines import in_time
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 from penstock.spec import TensorSpec
 
-HANDS = 3  # of a worker on a GPU
 _SIGNATURE = (TensorSpec("uint8", (1,), "x"),)
 
 
@@ -31,7 +31,9 @@ class Penstock:
         self._lane = Lane(0, _SIGNATURE, device.max_batch, ladder=device.ladder, times=times)
         if device.gathers_beside:
             for index in range(device.workers):
-                self._lane.on(index).gather = float(device.gather[1])
+                ability = self._lane.on(index)
+                ability.gather = float(device.gather[1])
+                ability.estimates.overlap = True
         self._workers = [Worker(index) for index in range(device.workers)]
         for worker in self._workers:
             worker.started(1, 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.counters import ModelCounters, Recent
 from penstock.engine.workers import Batch, Worker
-from penstock.scheduling.batcher import Closed, Decision
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 from penstock.statistics import Percentiles, statistics_of

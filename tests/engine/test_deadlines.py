@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import Kind
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed
+from penstock.scheduling.decisions import Closed
 from penstock.transport import messages as m
 from tests.engine.room import INPUT, SECOND, Room
 

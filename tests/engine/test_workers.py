@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed, Decision
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from penstock.engine.workers import Batch, Worker
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Batcher, Closed, Decision
+from penstock.scheduling.batcher import Batcher
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Lane, Share
 from penstock.scheduling.queue import Job, Queue
 

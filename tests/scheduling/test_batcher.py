@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Batcher, Closed, Decision
+from penstock.scheduling.batcher import Batcher
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Share
 from penstock.scheduling.queue import Job
 from penstock.scheduling.runners import DEPTH

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.engine.workers import Worker
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed, Decision
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Lane, Share
 from penstock.scheduling.queue import Job
 from penstock.scheduling.runners import DEPTH, overdue

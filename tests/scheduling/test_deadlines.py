@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed
 from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.decisions import Closed
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 from tests.scheduling.bench import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.scheduling.batcher import Closed
+from penstock.scheduling.decisions import Closed
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
 GROWS = {1: 1_300 * US, 16: 1_300 * US, 64: 2_800 * US, 256: 8_000 * US}
@@ -42,6 +42,37 @@ def test_many_more_than_a_batch_leave_at_the_size_with_the_most_rows_a_second() 
     for _ in range(2_000):
         bench.add(lane)
     assert sizes(bench) == [(256, Closed.FULL)] * 3
+
+
+def test_of_rounds_that_are_as_long_the_one_with_the_fewest_batches() -> None:
+    """36 rows go round no sooner in groups of 8 than of 16: the way is what takes long."""
+    times = dict.fromkeys((1, 2, 4, 8, 16), 1900 * US) | {32: 2_300 * US, 64: 3_200 * US}
+    bench, lane = Bench(hands=4), lane_of(times, 64, ladder=tuple(times))
+    bench.teach(lane, 12 * MS)
+    for caller in range(36):
+        bench.add(lane, fairness=caller)
+    assert len(bench.step()[0].jobs) == 16
+
+
+def test_the_last_of_many_groups_is_not_reckoned_as_a_whole_one() -> None:
+    """546 rows are not three groups of 256: with what comes back the third one is filled."""
+    bench, lane = Bench(hands=4), lane_of(GROWS, 256, ladder=LADDER)
+    bench.teach(lane, 3 * MS)
+    for caller in range(546):
+        bench.add(lane, fairness=caller)
+    assert len(bench.step()[0].jobs) == 256
+
+
+@pytest.mark.parametrize(("milliseconds", "size"), [(1, 256), (10, 512)])
+def test_smaller_groups_only_where_the_way_may_matter(milliseconds: int, size: int) -> None:
+    """1,024 rows: 256 take 7 % longer than 512. A way of 2 ms is little where they take 157 ms."""
+    takes = {1: 1.3, 16: 1.3, 64: 2.8, 128: 4.6, 256: 8.4, 512: 15.7}
+    times = {rows: int(each * milliseconds * MS) for rows, each in takes.items()}
+    bench, lane = Bench(hands=4), lane_of(times, 512, ladder=tuple(times))
+    bench.teach(lane, 2 * MS)
+    for caller in range(1_024):
+        bench.add(lane, fairness=caller)
+    assert len(bench.step()[0].jobs) == size
 
 
 def test_workers_share_what_is_about() -> None:

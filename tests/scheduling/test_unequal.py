@@ -6,8 +6,8 @@ from collections import Counter
 
 from penstock.engine.workers import Worker
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed, Decision
 from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.decisions import Closed, Decision
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 from tests.scheduling.bench import MS, Bench, lane_of

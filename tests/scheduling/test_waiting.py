@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Closed, pays
+from penstock.scheduling.decisions import Closed
 from penstock.scheduling.lanes import Lane
+from penstock.scheduling.patience import pays
 from tests.scheduling.bench import (
     CPU,
     GPU,

@@ -31,8 +31,9 @@ from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
-from penstock.scheduling.batcher import Batcher, Decision
+from penstock.scheduling.batcher import Batcher
 from penstock.scheduling.deadlines import in_time
+from penstock.scheduling.decisions import Decision
 from penstock.scheduling.lanes import Lane, Share
 from penstock.scheduling.queue import Job
 from penstock.spec import Signature

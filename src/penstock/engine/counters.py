@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from penstock.engine.workers import Batch
-from penstock.scheduling.batcher import Closed
+from penstock.scheduling.decisions import Closed
 from penstock.transport.messages import Ran
 
 STAGES = ("gather", "model", "scatter")  # of a batch, in its worker

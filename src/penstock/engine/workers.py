@@ -17,7 +17,7 @@ from collections import OrderedDict
 from penstock.engine.cards import Means
 from penstock.engine.segments import Segment
 from penstock.scheduling.abilities import LEAD
-from penstock.scheduling.batcher import Decision
+from penstock.scheduling.decisions import Decision
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature

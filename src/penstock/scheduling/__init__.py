@@ -8,6 +8,8 @@
 - `runners`: what is to be known of workers
 - `groups`: how many rows a batch gets where a worker has several hands
 - `deadlines`: who is in time, on which worker
+- `patience`: whether a worker that is free had better wait a little
+- `decisions`: what comes out: which jobs leave for whom, and why now
 - `batcher`: when a batch leaves, and with whom
 
 The engine calls `add`, `answered`, `remove`, `expire`, `next_batch` and `missed`, and does what

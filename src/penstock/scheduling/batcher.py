@@ -5,29 +5,20 @@ within `Ability.lead`, the time that a message takes to reach it and its rows to
 when a full one waits: before that, every row that still arrives can join. Nobody overtakes the lane
 whose turn it is by being full. A worker that is overdue gets nothing more: it may hang.
 
-A worker that is idle, or about to be, may be left waiting a little for clients that were just
-answered and will ask again at once (see `returns`): they go round in a loop, so what counts is how
-long a round takes. With *q* rows waiting, *a* expected within *d*, and *T(n)* what a batch takes::
-
-    together:  d + T(q + a)                      in two batches:  T(q) + T(a)
-
-Where a larger batch takes hardly longer (a GPU) waiting often pays; where time grows with the rows
-(a large batch on a CPU) it never does. Rows that would have to be padded to the next size are left
-for another batch when the device then has less to do.
+A worker that is idle, or about to be, may be left waiting a little all the same: for clients that
+were just answered, for another worker that is faster, or to run in turn with the others
+(`patience`). Rows that would have to be padded to the next size are left for another batch when the
+device then has less to do.
 
 Where a worker has several hands, many rows go round in groups (`groups`): a batch gets no more than
 one of them.
 
 Workers differ (`abilities`): a batch is formed for the one that gets it, by what that one can hold
 and how long it takes there. What is not full waits for a busy worker that will be done with it
-sooner than the one that is free (`_sooner_elsewhere`), and a row that would be late on one is left
+sooner than the one that is free, and a row that would be late on one is left
 for another that will be in time.
 
-Several workers had better not run in step: whoever comes just after all of them have begun waits
-for a whole batch. Where more rows take hardly longer, the last one that is free therefore keeps its
-distance from the next (`_in_step`).
-
-Every batch has a reason why it was closed; see `Closed`.
+Every batch has a reason why it was closed (`decisions`).
 
 Deadlines: waiting ends early enough for the rows that have one, and a batch is no larger than they
 allow. Rows that can no longer be in time are given back by `expire` and `missed`, as far as
@@ -41,13 +32,11 @@ Lanes that are not batched run one request at a time, all on the first worker.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from penstock.scheduling import groups
-from penstock.scheduling.abilities import LEAD, Ability
+from penstock.scheduling.abilities import Ability
 from penstock.scheduling.deadlines import (
     in_time,
     in_time_elsewhere,
@@ -55,37 +44,11 @@ from penstock.scheduling.deadlines import (
     late_together,
     rows_of,
 )
-from penstock.scheduling.lanes import CLEARLY, Lane
+from penstock.scheduling.decisions import Closed, Decision
+from penstock.scheduling.lanes import Lane
+from penstock.scheduling.patience import Patience
 from penstock.scheduling.queue import Job, Queue
-from penstock.scheduling.runners import DEPTH, Runner, freest, has_more, overdue
-
-_NEVER = 1 << 62
-_HARDLY_LONGER = 1.1  # times
-
-
-class Closed(enum.Enum):
-    """Why a batch was closed and sent."""
-
-    FULL = "full"  # no more rows fit
-    IDLE = "idle"  # the worker had nothing to do, and nobody was expected
-    AHEAD = "ahead"  # the worker was about to finish its last batch
-    COMPLETE = "complete"  # everybody who was waited for has come
-    WAITED = "waited"  # somebody who was waited for has not come in time
-    DEADLINE = "deadline"  # a row could not wait any longer, or not run with more than these
-    FITTING = "fitting"  # it fills a compiled size; a few rows more would have been mostly padding
-    PART = "part"  # the rest follows beside it, while those in it are answered
-    SINGLE = "single"  # it is not batched
-    SUSPECT = "suspect"  # a row that may have killed its worker
-
-
-class Decision(NamedTuple):
-    """Send these jobs to that runner, as one batch."""
-
-    runner: Runner
-    lane: Lane
-    jobs: list[Job]
-    alone: bool
-    closed: Closed
+from penstock.scheduling.runners import Runner, freest, has_more, overdue
 
 
 class Batcher:
@@ -96,7 +59,7 @@ class Batcher:
         self._suspects: deque[Job] = deque()
         self._suspected_rows = 0
         self._missed: list[Job] = []
-        self._look: int | None = None  # when a batch that waits for others may have waited enough
+        self._patience = Patience(self.queue)
 
     @property
     def rows(self) -> int:
@@ -181,7 +144,7 @@ class Batcher:
 
     def next_batch(self, runners: Sequence[Runner], now: int) -> Decision | None:
         """The next batch that should leave now, or `None`. `runners`: those that are ready."""
-        self._look = None
+        self._patience.look = None
         if not runners:
             return None
         kept: list[Runner] = []  # for a suspect, or for a lane whose turn comes before
@@ -214,8 +177,8 @@ class Batcher:
             for lane in self.queue.lanes():
                 rows = lane.rows
                 times += [runner.free_at - lane.on(runner.index).lead(rows) for runner in busy]
-            if self._look is not None:
-                times.append(max(self._look, now + 1))
+            if self._patience.look is not None:
+                times.append(max(self._patience.look, now + 1))
         due = self.queue.next_due()
         if due is not None:
             times.append(max(due, now + 1))
@@ -242,7 +205,7 @@ class Batcher:
         if (
             lane.uneven
             and lane.batched
-            and self._sooner_elsewhere(lane, runner, runners, kept, now)
+            and self._patience.sooner_elsewhere(lane, runner, runners, kept, now)
         ):
             unfit.append(runner)
             return self._batch(lane, runners, kept, unfit, now)
@@ -252,11 +215,11 @@ class Batcher:
         if not lane.batched:
             return self._close(lane, ability, runner, runners, unfit, Closed.SINGLE, most, now)
         if busy:
-            held = self._holds_back(lane, ability, runner, most, len(runners))
+            held = self._patience.holds_back(lane, ability, runner, most, len(runners))
             closed = None if held else Closed.AHEAD
         else:
-            closed = self._waits(lane, ability, runner, now, len(runners))
-        if closed is None or self._in_step(lane, ability, runner, runners, now):
+            closed = self._patience.waits(lane, ability, runner, now, len(runners))
+        if closed is None or self._patience.in_step(lane, ability, runner, runners, now):
             return None
         return self._close(lane, ability, runner, runners, unfit, closed, most, now)
 
@@ -336,115 +299,6 @@ class Batcher:
         self.queue.put_back(taken[fit:])
         return taken[:fit]
 
-    def _waits(
-        self, lane: Lane, ability: Ability, runner: Runner, now: int, workers: int
-    ) -> Closed | None:
-        """An idle worker: `None` to wait for those who were just answered, or why not."""
-        all_back = not lane.returns.away
-        expected, until = lane.returns.expected(now)
-        if not expected:
-            if not lane.waiting_since:
-                return Closed.IDLE
-            return Closed.COMPLETE if all_back else Closed.WAITED
-        rows = lane.rows
-        back = min(round(expected * lane.returns.chance), ability.max_batch - rows)
-        since = lane.waiting_since or now
-        together = ability.cost(rows + back)
-        patience = together if runner.depth > DEPTH else together // 2
-        if (
-            back <= 0
-            or until <= now
-            or now - since > patience
-            or not pays(ability, rows, back, until - now, workers)
-        ):
-            return Closed.WAITED if lane.waiting_since else Closed.IDLE
-        latest = self._latest(lane, together)
-        if latest <= now:
-            return Closed.DEADLINE
-        lane.waiting_since = since
-        self._look_at(min(until, since + patience + 1, latest))
-        return None
-
-    def _holds_back(
-        self, lane: Lane, ability: Ability, runner: Runner, most: int, workers: int
-    ) -> bool:
-        """A worker about to be free: whether to wait for those whom it answers then."""
-        running = round(runner.rows_of(lane) * lane.returns.chance)
-        back = min(running, ability.max_batch - lane.rows)
-        if back <= 0 or not lane.returns.steady:
-            return False
-        wait = lane.returns.turnaround
-        together = ability.cost(lane.rows + back)
-        if self._latest(lane, together) < runner.free_at + wait:
-            return False
-        if runner.depth > DEPTH:
-            return lane.rows + running <= most
-        return wait <= together // 2 and pays(ability, lane.rows, back, wait, workers)
-
-    def _sooner_elsewhere(
-        self,
-        lane: Lane,
-        runner: Runner,
-        runners: Sequence[Runner],
-        kept: Sequence[Runner],
-        now: int,
-    ) -> bool:
-        """Whether what waits is done clearly sooner by another worker, although that is busy."""
-        rows = lane.rows
-        limit = max(now, runner.free_at) + int(CLEARLY * lane.on(runner.index).cost(rows))
-        for other in runners:
-            if other.free_at >= limit or other is runner or other in kept or other.alone:
-                continue
-            takes = lane.on(other.index).cost(rows)
-            if takes and max(now, other.free_at) + takes < limit and not overdue(other, now):
-                if other.inflight:
-                    self._look_at(other.late_at)  # then it is not to be waited for
-                return True
-        return False
-
-    def _in_step(
-        self,
-        lane: Lane,
-        ability: Ability,
-        runner: Runner,
-        runners: Sequence[Runner],
-        now: int,
-    ) -> bool:
-        """The last worker that is free: whether to wait until it runs in turn with the next one.
-
-        That one has more rows than wait here, of clients who come just as quickly: they would find
-        all workers busy, until it is free. Here they join, if the batch takes hardly longer then.
-        """
-        others = [other for other in runners if other is not runner]
-        if not others or not all(other.inflight for other in others):
-            return False
-        after = min(others, key=lambda other: other.free_at)
-        rows, theirs = lane.rows, after.rows_of(lane)
-        takes = ability.cost(rows)
-        distance = takes // len(runners)
-        gap = after.free_at - max(now, runner.free_at)
-        if (
-            rows >= theirs
-            or not distance < gap <= takes + ability.lead(rows)
-            or ability.cost(rows + theirs) > _HARDLY_LONGER * takes
-        ):
-            return False
-        look = min(after.free_at - distance, self._latest(lane, takes))
-        if look <= now:
-            return False
-        self._look_at(look)
-        return True
-
-    def _look_at(self, time: int) -> None:
-        """Ask again then, if not before."""
-        if self._look is None or time < self._look:
-            self._look = time
-
-    def _latest(self, lane: Lane, cost: int) -> int:
-        """When a batch that takes so long must leave, for all who wait to be in time."""
-        first = None if self.queue.next_due() is None else lane.first_deadline()
-        return _NEVER if first is None else first - cost - LEAD
-
     def _fitting(self, lane: Lane, ability: Ability, most: int) -> int:
         """A compiled size that is better filled now than padded to the next one; 0 if none is."""
         rows, ladder = min(lane.rows, most), ability.ladder
@@ -455,11 +309,3 @@ class Batcher:
             return 0
         apart = ability.cost(below) + ability.cost(rows - below)
         return below if apart < ability.cost(rows) else 0
-
-
-def pays(ability: Ability, rows: int, back: int, wait: int, workers: int) -> bool:
-    """Whether rows that wait had better run together with those that come back."""
-    second = ability.cost(back)
-    if workers > 1:  # another may take them: only the waiting of these few counts
-        second = second * back // (rows + back)
-    return wait + ability.cost(rows + back) < ability.cost(rows) + second

@@ -7,21 +7,42 @@ of *n*, and a round takes, with *h* what passes outside of the device::
     max(k T(n), T(n) + h)      k = N / n      (and no more at a time than the worker has hands)
 
 The size with the shortest round is the most that a batch gets: a few rows go round together, as
-waiting is cheaper than running twice; many go in groups, which hide *h* from each other. Among
-sizes that are nearly as good the smallest is taken: *h* is not known well.
+waiting is cheaper than running twice; many go in groups, which hide *h* from each other. Where the
+way is long, rounds are about equally long with groups of many sizes; then what the device has to do
+for them, *k T(n)*, decides: whoever comes besides finds it free.
+
+*h* is not known well. Where a few times *h* would make rounds longer, the smallest among sizes that
+are nearly as good is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.scheduling.abilities import LEAD, Ability
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH, Runner
 
-_NEVER = 1 << 62
 _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
 _HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
+_FORGIVEN = 8  # times: so much longer the way outside of the device may be than was thought
+_BESIDES = 0.1  # of the device's time: what a longer round may save of it
+
+
+class _Round(NamedTuple):
+    """Nanoseconds that a round takes, and of them the device; and if the way were far longer."""
+
+    takes: float
+    device: float
+    at_worst: float
+
+    @property
+    def price(self) -> float:
+        return self.takes + _BESIDES * self.device
+
+    def hardly_more(self, than: _Round) -> bool:
+        return self.takes <= _HARDLY_MORE * than.takes and self.device <= _HARDLY_MORE * than.device
 
 
 def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner], now: int) -> int:
@@ -39,23 +60,34 @@ def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner]
     share = -(-about // len(runners))
     if share < 2:
         return ability.max_batch
-    rounds: dict[int, int] = {}
+    rounds: dict[int, _Round] = {}
     for size in _sizes_below(ability, share):
         takes = ability.estimates.likely(ability.padded(size), now)
         if not takes:
             return ability.max_batch
-        groups = -(-share // size)
-        beside = LEAD + int(ability.gather * size)
-        rounds[size] = max(
-            groups * takes,
-            groups * (takes + beside) // runner.depth,  # so many hands has the worker
-            takes + beside + apart,
-        )
-    together = rounds.pop(share, _NEVER)
-    shortest = min(rounds.values(), default=_NEVER)
-    if shortest >= _CLEARLY * together:
+        rounds[size] = _round(share, size, takes, ability.gather, apart, runner.depth)
+    together = rounds.pop(share, None)
+    if not rounds:
         return ability.max_batch
-    return next(size for size in rounds if rounds[size] <= _HARDLY_MORE * shortest)
+    best = min(rounds, key=lambda size: rounds[size].price)
+    found = rounds[best]
+    if together and found.takes >= _CLEARLY * together.takes:
+        return ability.max_batch
+    if found.at_worst < found.takes:
+        return best
+    return next(size for size in rounds if rounds[size].hardly_more(found))
+
+
+def _round(rows: int, size: int, takes: int, gather: float, apart: int, hands: int) -> _Round:
+    """A round of so many rows in groups of this size, of which each takes so long."""
+    groups = rows / size if rows > 2 * size else -(-rows // size)  # of many the last is filled up
+    beside = LEAD + gather * size
+    device = groups * takes
+    return _Round(
+        max(device, groups * (takes + beside) / hands, takes + beside + apart),
+        device,
+        takes + _FORGIVEN * (beside + apart),
+    )
 
 
 def _sizes_below(ability: Ability, rows: int) -> list[int]:

@@ -28,7 +28,8 @@ from penstock.errors import (
     from_message,
 )
 from penstock.model.function import Runnable
-from penstock.scheduling.batcher import Batcher, Decision
+from penstock.scheduling.batcher import Batcher
+from penstock.scheduling.decisions import Decision
 from penstock.scheduling.lanes import Lane
 from penstock.scheduling.queue import Job
 from penstock.spec import Signature
