@@ -19,7 +19,7 @@ import penstock
 from penstock.errors import EngineClosed
 from tests.client.conftest import model
 from tests.client.gate import Gate
-from tests.conditions import until
+from tests.conditions import is_alive, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
@@ -62,6 +62,39 @@ def test_a_forked_child_connects_anew(client: penstock.Client) -> None:
     _in_child(work)
     for number in range(20):
         assert client.predict(np.full(3, number), model="doubled").tolist() == [2 * number] * 3
+
+
+def test_an_engine_in_a_forked_child_is_a_client(engine: penstock.Engine) -> None:
+    """The engine is the parent's process: the child cannot ask the kernel how it is."""
+    engine.predict(np.ones(1), model="doubled")
+
+    def work() -> None:
+        assert engine.predict(np.ones(1), model="doubled").tolist() == [2]
+        engine.close()
+
+    _in_child(work)
+    assert engine.predict(np.ones(1), model="doubled").tolist() == [2]
+
+
+def test_a_pickled_engine_is_a_client(engine: penstock.Engine) -> None:
+    predict = pickle.loads(pickle.dumps(engine.predict))
+    assert predict(np.ones(1), model="doubled").tolist() == [2]
+    predict.__self__.close()
+    with pytest.raises(EngineClosed, match="not running"):
+        pickle.dumps(penstock.Engine(model("doubled")))
+
+
+def test_an_engine_made_before_a_fork_belongs_to_who_starts_it() -> None:
+    made = penstock.Engine(model("doubled"))
+
+    def work() -> None:
+        made.start()
+        pid = made.statistics().pid
+        assert made.predict(np.ones(1)).tolist() == [2]
+        made.close()
+        assert not is_alive(pid)
+
+    _in_child(work)
 
 
 def test_a_child_of_a_child(client: penstock.Client) -> None:

@@ -74,7 +74,8 @@ class Engine:
         """Start the engine and wait until its models are loaded."""
         if self._process is not None:
             raise ConfigError("this engine was started already")
-        owner = os.pidfd_open(os.getpid())
+        self._pid = os.getpid()
+        owner = os.pidfd_open(self._pid)
         try:
             self._process = start_engine(self.model_settings, self.config, owner=owner)
         finally:
@@ -114,6 +115,9 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.client.__reduce__()  # only its starter owns it: elsewhere it is a client
+
     def __repr__(self) -> str:
         return f"<penstock.Engine {self.name}>"
 
@@ -124,8 +128,9 @@ class Engine:
         """The owner's own client."""
         if self._client is None:
             raise EngineClosed(f"the engine {self.name!r} is not running: use `with` or `start()`")
-        if not self._client.connected and self._process is not None:
-            code = self._process.poll()
+        process = self._process if self._pid == os.getpid() else None  # a child cannot poll it
+        if process is not None and not self._client.connected:
+            code = process.poll()
             if code is not None:
                 raise EngineClosed(f"the engine {self.name!r} is gone: {launch.exit_text(code)}")
         return self._client
