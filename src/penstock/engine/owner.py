@@ -75,6 +75,7 @@ class Engine:
         if self._process is not None:
             raise ConfigError("this engine was started already")
         self._pid = os.getpid()
+        launch.open_standard()
         owner = os.pidfd_open(self._pid)
         try:
             self._process = start_engine(self.model_settings, self.config, owner=owner)
