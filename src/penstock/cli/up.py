@@ -131,7 +131,7 @@ def _tell_ready(
 ) -> None:
     from penstock.transport import rendezvous
 
-    address = rendezvous.address_of(config.name, config.folder).absolute()
+    address = rendezvous.address_of(config.name, config.folder)
     names = [model.name for model in models]
     if as_json:
         print_json(
