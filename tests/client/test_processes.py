@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -221,3 +222,22 @@ def test_clients_go_to_processes_of_every_kind(client: penstock.Client, method: 
     assert sorted(rows for _, rows in got) == [[0, 0, 0], [2, 2, 2]]
     assert os.getpid() not in {pid for pid, _ in got}
     results.close()
+
+
+def test_a_call_from_a_finalizer_of_the_ending_interpreter_fails(engine: penstock.Engine) -> None:
+    """There is no thread to be had any more: it would wait for one for ever."""
+    code = """if True:
+        import sys, numpy, penstock
+        client = penstock.connect(sys.argv[1])
+        class Last:
+            def __del__(self, client=client, x=numpy.ones(1), kind=penstock.errors.EngineClosed):
+                try:
+                    client.predict(x, model="doubled")
+                except kind as error:
+                    print(error)
+        last = Last()
+        assert client.predict(numpy.ones(1), model="doubled").tolist() == [2]
+    """
+    command = [sys.executable, "-c", code, str(engine.address)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert "this process is ending" in done.stdout

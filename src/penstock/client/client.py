@@ -7,6 +7,7 @@ again after the engine was restarted, and anew in a forked or spawned child. Thr
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -306,6 +307,8 @@ class Client:
                 return session
             if self._closed:
                 raise EngineClosed("this client was closed")
+            if sys.is_finalizing():  # a thread that is started now never runs
+                raise EngineClosed("this process is ending: it cannot connect any more")
             if attempts != self._attempts and self._failure is not None:
                 raise again(self._failure)  # another thread has tried while this one waited
             if session is not None and session.closed is None and session.busy:
