@@ -370,6 +370,11 @@ def test_what_is_not_batched_sees_each_call_whole(client: penstock.Client) -> No
         assert rows == list(range(rows[0], rows[0] + 5))
 
 
+def test_a_call_that_is_larger_than_the_queue_and_not_batched(client: penstock.Client) -> None:
+    x = np.ones(70_000)  # queue_rows is 65,536
+    assert len(client.predict(x, model="counting")) == len(x)
+
+
 def test_batches_are_made_of_several_calls(client: penstock.Client) -> None:
     answers = [client.submit(np.zeros((1, 3)), model="where") for _ in range(64)]
     sizes = [int(answer.result(30)[0, 1]) for answer in answers]
