@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,6 +167,29 @@ def test_what_cannot_be_loaded_says_why() -> None:
     with pytest.raises(ModelLoadError, match="absent"):
         penstock.Engine(f"{FUNCTIONS}:absent").start()
     assert descriptors() <= before
+
+
+def test_an_engine_that_dies_while_others_hold_its_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a child does that another thread has forked just then."""
+    (tmp_path / "deadly.py").write_text("import os\nos.kill(os.getppid(), 9)\n")
+    pipe, held = os.pipe2, []
+
+    def hold(flags: int) -> tuple[int, int]:
+        reader, writer = pipe(flags)
+        held.append(os.dup(writer))
+        return reader, writer
+
+    monkeypatch.setattr(os, "pipe2", hold)
+    began = time.monotonic()
+    try:
+        with pytest.raises(EngineClosed, match="killed by SIGKILL"):
+            penstock.Engine(f"{tmp_path}/deadly.py:f").start()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    assert time.monotonic() - began < 15
 
 
 def test_an_engine_is_started_once() -> None:

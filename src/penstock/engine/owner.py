@@ -221,15 +221,27 @@ def _import_path() -> list[str]:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], reader: int, config: EngineConfig) -> None:
+    """Its exit is watched, too: a child forked by another thread may hold the pipe's other end."""
+    exited = os.pidfd_open(process.pid)
+    try:
+        _follow(process, reader, exited, config)
+    finally:
+        os.close(exited)
+
+
+def _follow(
+    process: subprocess.Popen[bytes], reader: int, exited: int, config: EngineConfig
+) -> None:
     deadline = time.monotonic() + _LISTENING_LIMIT
     buffer = b""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
+    poll.register(exited, select.POLLIN)
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if not ready:
             raise EngineClosed(f"the engine {config.name!r} was not ready in time")
-        chunk = os.read(reader, 65536)
+        chunk = os.read(reader, 65536) if reader in ready else b""
         if not chunk:
             code = process.wait(_EXIT_LIMIT)
             raise EngineClosed(
