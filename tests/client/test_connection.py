@@ -312,7 +312,7 @@ _READY = wire.encode(m.State(m.STATE_READY, 0, ""))
     [
         ((), "gone|no engine|does not answer"),
         ((b"\xff\xff garbage",), "protocol|does not answer"),
-        ((bytes(100_000),), "protocol|does not answer"),
+        ((bytes(100_000),), "cannot be received|does not answer"),
         ((wire.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|does not answer"),
         ((_WELCOME, wire.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
         ((_WELCOME, wire.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),
