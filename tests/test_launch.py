@@ -104,6 +104,14 @@ def test_an_engine_of_a_program_that_blocks_signals(tmp_path: Path) -> None:
     )
 
 
+def test_engine_and_worker_close_what_they_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever has Python warn of what is left open hears of his own only."""
+    monkeypatch.setenv("PYTHONDEVMODE", "1")
+    code = "import penstock\nwith penstock.Engine('penstock.testing.models:double'): pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_nothing_is_left_open_in_the_caller(probe: str) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with open(os.devnull, "wb") as out:
