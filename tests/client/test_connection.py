@@ -18,7 +18,7 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.errors import ConfigError, EngineClosed, ModelLoadError
+from penstock.errors import ConfigError, DeadlineExceeded, EngineClosed, ModelLoadError
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
 from tests.client.conftest import FUNCTIONS, model
@@ -98,6 +98,37 @@ def test_a_client_outlives_its_engine() -> None:
     with penstock.Engine(model("grown"), name="phoenix") as engine:
         assert engine.statistics().pid != first
         assert client.predict(np.ones(1)).shape == (1, 10_000)
+    client.close()
+
+
+def test_a_deadline_holds_while_there_is_no_engine() -> None:
+    """A web server's threads must not pile up behind a connection that is waited for."""
+    with penstock.Engine(model("doubled")) as engine:
+        client = penstock.connect(engine.name, wait=20)
+    outcomes: list[BaseException | None] = []
+
+    def ask(deadline: float | None) -> None:
+        try:
+            client.predict(np.ones(1), deadline=deadline)
+        except BaseException as error:
+            outcomes.append(error)
+
+    began = time.monotonic()
+    ask(0.2)
+    patient = threading.Thread(target=ask, args=(None,))
+    patient.start()
+    threads = [threading.Thread(target=ask, args=(0.3,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began < 5
+    assert [type(error) for error in outcomes] == [DeadlineExceeded] * 4
+    assert "no engine at" in str(outcomes[0])
+    with penstock.Engine(model("doubled"), name=engine.name):
+        patient.join()
+        assert client.predict(np.ones(1), deadline=20).tolist() == [2]
+    assert len(outcomes) == 4
     client.close()
 
 
