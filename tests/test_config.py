@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -167,6 +168,15 @@ def test_sources_that_no_worker_can_import_are_refused() -> None:
         Model(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="empty"):
         Model("")
+
+
+def test_what_a_worker_would_find_is_what_was_passed() -> None:
+    """A wrapper has the name of what it wraps, and a method that of its class's function."""
+    wrapper = functools.wraps(os.path.join)(lambda x: x)
+    for other in (wrapper, Path.home().joinpath):
+        with pytest.raises(ConfigError, match="is not what a worker would find as"):
+            Model(other)
+    assert source_text(Path.home) in ("pathlib:Path.home", "pathlib._local:Path.home")
 
 
 def test_a_function_of_the_script_itself_is_refused_with_advice() -> None:

@@ -57,6 +57,61 @@ def test_settings_and_descriptors_arrive(probe: str, detached: bool) -> None:
     assert len(told["open"]) == 5
 
 
+_OWNER = """
+import signal, sys, time
+import numpy as np
+import penstock
+
+{before}
+with penstock.Engine("penstock.testing.models:exit_on_13", name="owned") as engine:
+    try:
+        engine.predict(np.array([13.0]))
+    except penstock.errors.WorkerLost as error:
+        told = str(error)
+    assert engine.predict(np.ones(1)).tolist() == [2]
+    {after}
+    open("told", "w").write(told)
+"""
+
+
+def _own(tmp_path: Path, before: str = "", after: str = "", closed: str = "") -> str:
+    """What is told of a worker's end to a program that owns an engine, in odd circumstances."""
+    (tmp_path / "own.py").write_text(_OWNER.format(before=before, after=after))
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "own.py"]
+    environment = os.environ | {"PENSTOCK_DIR": str(tmp_path / "engines")}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
+    assert not list((tmp_path / "engines").iterdir())
+    return (tmp_path / "told").read_text()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_an_engine_of_a_program_without_stdin_stdout_or_stderr(tmp_path: Path, closed: str) -> None:
+    assert "ended" in _own(tmp_path, closed=closed)
+
+
+def test_an_engine_of_a_program_that_ignores_its_children(tmp_path: Path) -> None:
+    """How a worker ended is told all the same."""
+    told = _own(tmp_path, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
+    assert "exited with code 1" in told
+
+
+def test_an_engine_of_a_program_that_blocks_signals(tmp_path: Path) -> None:
+    """The engine can be told to end, as service managers do."""
+    _own(
+        tmp_path,
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+        "import os; os.kill(engine.statistics().pid, signal.SIGTERM); engine._process.wait(10)",
+    )
+
+
+def test_engine_and_worker_close_what_they_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever has Python warn of what is left open hears of his own only."""
+    monkeypatch.setenv("PYTHONDEVMODE", "1")
+    code = "import penstock\nwith penstock.Engine('penstock.testing.models:double'): pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_nothing_is_left_open_in_the_caller(probe: str) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with open(os.devnull, "wb") as out:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -225,17 +226,30 @@ def source_text(source: Any) -> str:
         raise ConfigError(
             f"a model's source is a text, a function or a Keras model; got {type(source).__name__}"
         )
-    if module == "__main__":
-        raise ConfigError(
-            f"{qualified!r} is defined in the script that runs, which a worker does not run again: "
-            f"pass 'file.py:{qualified}', or move it into a module"
-        )
     if "<" in qualified:
         raise ConfigError(
             f"{qualified!r} cannot be imported by a worker: "
             "move it to the top level of a module (no lambda, no inner function)"
         )
+    if module in ("__main__", "__mp_main__"):
+        raise ConfigError(
+            f"{qualified!r} is defined in the script that runs, which a worker does not run again: "
+            f"pass 'file.py:{qualified}', or move it into a module"
+        )
+    if not _is_found(source, module, qualified):
+        raise ConfigError(
+            f"{source!r} is not what a worker would find as '{module}:{qualified}': give it a name "
+            "of its own at the top level of a module, and pass that as 'module:name'"
+        )
     return f"{module}:{qualified}"
+
+
+def _is_found(source: Any, module: str, qualified: str) -> bool:
+    """Whether whoever imports that name gets the same, and not what was wrapped or bound in it."""
+    found: Any = sys.modules.get(module)
+    for name in qualified.split("."):
+        found = getattr(found, name, None)
+    return found is source or (isinstance(found, MethodType) and found == source)
 
 
 def _default_name(source: str) -> str:

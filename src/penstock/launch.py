@@ -63,10 +63,33 @@ def _environment() -> dict[str, str]:
     return environment
 
 
+def open_standard() -> list[int]:
+    """Open what is closed of stdin, stdout and stderr, to nowhere; returns which were.
+
+    Else the next descriptor that is made would be one of them: it could not be handed to a started
+    process, and what is meant for a person would be written into it.
+    """
+    opened: list[int] = []
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+            opened.append(number)
+    return opened
+
+
 def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
-    """In the started process: its settings and descriptors (close-on-exec from here on)."""
+    """In the started process: its settings and descriptors (close-on-exec from here on).
+
+    Signals that its starter blocks, and children whose end it does not want to know of, are the
+    starter's own affair.
+    """
     if len(arguments) != 2 or not arguments[1].isdigit():
         raise SystemExit(f"{arguments[0]} is started by penstock, not by hand")
+    open_standard()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     memory = int(arguments[1])
     with os.fdopen(memory, "rb") as file:
         file.seek(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import errors
+from penstock.cli.up import _log_file
 from tests.conditions import is_alive, until
 
 LIMIT = 40
@@ -121,6 +123,14 @@ def test_a_log_that_cannot_be_written(shop):
     done = shop.run("up", "shop:double", "--log", shop.place / "file" / "log")
     assert done.returncode == 1
     assert done.stderr.startswith("penstock: error: the log ")
+
+
+def test_without_a_home_the_log_must_be_named(monkeypatch):
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    with pytest.raises(errors.ConfigError, match="--log"):
+        _log_file("double")
 
 
 def test_a_folder_that_cannot_be_made(shop):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.errors import ConfigError, EngineClosed, ModelLoadError
+from penstock.errors import ConfigError, DeadlineExceeded, EngineClosed, ModelLoadError
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
 from tests.client.conftest import FUNCTIONS, model
@@ -100,6 +101,37 @@ def test_a_client_outlives_its_engine() -> None:
     client.close()
 
 
+def test_a_deadline_holds_while_there_is_no_engine() -> None:
+    """A web server's threads must not pile up behind a connection that is waited for."""
+    with penstock.Engine(model("doubled")) as engine:
+        client = penstock.connect(engine.name, wait=20)
+    outcomes: list[BaseException | None] = []
+
+    def ask(deadline: float | None) -> None:
+        try:
+            client.predict(np.ones(1), deadline=deadline)
+        except BaseException as error:
+            outcomes.append(error)
+
+    began = time.monotonic()
+    ask(0.2)
+    patient = threading.Thread(target=ask, args=(None,))
+    patient.start()
+    threads = [threading.Thread(target=ask, args=(0.3,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began < 5
+    assert [type(error) for error in outcomes] == [DeadlineExceeded] * 4
+    assert "no engine at" in str(outcomes[0])
+    with penstock.Engine(model("doubled"), name=engine.name):
+        patient.join()
+        assert client.predict(np.ones(1), deadline=20).tolist() == [2]
+    assert len(outcomes) == 4
+    client.close()
+
+
 def test_a_killed_engine_is_noticed_and_its_successor_found(gate: Gate) -> None:
     with penstock.Engine(model("gated", max_batch=1), name="victim") as engine:
         client = penstock.connect("victim", wait=30)
@@ -166,6 +198,29 @@ def test_what_cannot_be_loaded_says_why() -> None:
     with pytest.raises(ModelLoadError, match="absent"):
         penstock.Engine(f"{FUNCTIONS}:absent").start()
     assert descriptors() <= before
+
+
+def test_an_engine_that_dies_while_others_hold_its_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a child does that another thread has forked just then."""
+    (tmp_path / "deadly.py").write_text("import os\nos.kill(os.getppid(), 9)\n")
+    pipe, held = os.pipe2, []
+
+    def hold(flags: int) -> tuple[int, int]:
+        reader, writer = pipe(flags)
+        held.append(os.dup(writer))
+        return reader, writer
+
+    monkeypatch.setattr(os, "pipe2", hold)
+    began = time.monotonic()
+    try:
+        with pytest.raises(EngineClosed, match="killed by SIGKILL"):
+            penstock.Engine(f"{tmp_path}/deadly.py:f").start()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    assert time.monotonic() - began < 15
 
 
 def test_an_engine_is_started_once() -> None:
@@ -288,7 +343,7 @@ _READY = wire.encode(m.State(m.STATE_READY, 0, ""))
     [
         ((), "gone|no engine|does not answer"),
         ((b"\xff\xff garbage",), "protocol|does not answer"),
-        ((bytes(100_000),), "protocol|does not answer"),
+        ((bytes(100_000),), "cannot be received|does not answer"),
         ((wire.encode(m.Ran(1, 2, 3, 4, 5, 6)),), "protocol|does not answer"),
         ((_WELCOME, wire.encode(m.State(m.STATE_LOADING, 0, ""))), "still loading"),
         ((_WELCOME, wire.encode(m.State(m.STATE_CLOSING, 7, "shut"))), "shutting down"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.errors import InputError, ModelError, RemoteTraceback, RowsFailed
+from penstock.errors import InputError, ModelError, PenstockError, RemoteTraceback, RowsFailed
 from penstock.spec import DTYPES, STRING
 from penstock.transport.tensors import numpy_dtype
 
@@ -132,6 +133,39 @@ def test_answers_that_grow_with_what_they_hold(client: penstock.Client) -> None:
         words = ["x" * length, "ab", ""]
         got = client.predict(words, model="repeated")
         assert [len(word) for word in got] == [length * length, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "place", "error"),
+    [
+        ("grown", 1, "client.inbox.segment.Mapping", OSError(12, "Cannot allocate memory")),
+        ("doubled", 1, "transport.tensors.copied", MemoryError("Unable to allocate")),
+        ("doubled", 1000, "client.call._filled", MemoryError("Unable to allocate")),
+    ],
+)
+def test_an_answer_for_which_there_is_no_memory_fails_alone(
+    client: penstock.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    rows: int,
+    place: str,
+    error: Exception,
+) -> None:
+    """The connection, and so the calls of other threads, live on."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    client.predict(np.ones(1), model="doubled")
+    session = client._session()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"penstock.{place}", fail)
+        with pytest.raises(PenstockError, match=r"the answer cannot be read: .*allocate"):
+            client.predict(np.ones(rows), model=model)
+        with pytest.raises(PenstockError, match=r"the answer cannot be read: .*allocate"):
+            asyncio.run(client.predict_async(np.ones(rows), model=model))  # a thread reads
+    assert client._session() is session
+    assert client.predict(np.ones(1), model="doubled").tolist() == [2]
 
 
 def test_outputs_whose_shape_depends_on_what_is_in_them(client: penstock.Client) -> None:
@@ -334,6 +368,11 @@ def test_what_is_not_batched_sees_each_call_whole(client: penstock.Client) -> No
     for answer in answers:
         rows = answer.result(30).tolist()
         assert rows == list(range(rows[0], rows[0] + 5))
+
+
+def test_a_call_that_is_larger_than_the_queue_and_not_batched(client: penstock.Client) -> None:
+    x = np.ones(70_000)  # queue_rows is 65,536
+    assert len(client.predict(x, model="counting")) == len(x)
 
 
 def test_batches_are_made_of_several_calls(client: penstock.Client) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import penstock
 from penstock.errors import EngineClosed
 from tests.client.conftest import model
 from tests.client.gate import Gate
-from tests.conditions import until
+from tests.conditions import is_alive, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
@@ -62,6 +63,39 @@ def test_a_forked_child_connects_anew(client: penstock.Client) -> None:
     _in_child(work)
     for number in range(20):
         assert client.predict(np.full(3, number), model="doubled").tolist() == [2 * number] * 3
+
+
+def test_an_engine_in_a_forked_child_is_a_client(engine: penstock.Engine) -> None:
+    """The engine is the parent's process: the child cannot ask the kernel how it is."""
+    engine.predict(np.ones(1), model="doubled")
+
+    def work() -> None:
+        assert engine.predict(np.ones(1), model="doubled").tolist() == [2]
+        engine.close()
+
+    _in_child(work)
+    assert engine.predict(np.ones(1), model="doubled").tolist() == [2]
+
+
+def test_a_pickled_engine_is_a_client(engine: penstock.Engine) -> None:
+    predict = pickle.loads(pickle.dumps(engine.predict))
+    assert predict(np.ones(1), model="doubled").tolist() == [2]
+    predict.__self__.close()
+    with pytest.raises(EngineClosed, match="not running"):
+        pickle.dumps(penstock.Engine(model("doubled")))
+
+
+def test_an_engine_made_before_a_fork_belongs_to_who_starts_it() -> None:
+    made = penstock.Engine(model("doubled"))
+
+    def work() -> None:
+        made.start()
+        pid = made.statistics().pid
+        assert made.predict(np.ones(1)).tolist() == [2]
+        made.close()
+        assert not is_alive(pid)
+
+    _in_child(work)
 
 
 def test_a_child_of_a_child(client: penstock.Client) -> None:
@@ -188,3 +222,22 @@ def test_clients_go_to_processes_of_every_kind(client: penstock.Client, method: 
     assert sorted(rows for _, rows in got) == [[0, 0, 0], [2, 2, 2]]
     assert os.getpid() not in {pid for pid, _ in got}
     results.close()
+
+
+def test_a_call_from_a_finalizer_of_the_ending_interpreter_fails(engine: penstock.Engine) -> None:
+    """There is no thread to be had any more: it would wait for one for ever."""
+    code = """if True:
+        import sys, numpy, penstock
+        client = penstock.connect(sys.argv[1])
+        class Last:
+            def __del__(self, client=client, x=numpy.ones(1), kind=penstock.errors.EngineClosed):
+                try:
+                    client.predict(x, model="doubled")
+                except kind as error:
+                    print(error)
+        last = Last()
+        assert client.predict(numpy.ones(1), model="doubled").tolist() == [2]
+    """
+    command = [sys.executable, "-c", code, str(engine.address)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert "this process is ending" in done.stdout

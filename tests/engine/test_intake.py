@@ -314,6 +314,19 @@ def test_a_full_queue_refuses_and_takes_again(room: Room) -> None:
     with_little.leave()
 
 
+def test_an_empty_queue_takes_a_request_of_any_size(room: Room) -> None:
+    """Else it would be refused for ever, and told to try again."""
+    with_little = Room(queue_rows=2)
+    with_little.load()
+    client = with_little.connect()
+    with_little.submit(client, 7, rows=3)
+    with_little.submit(client, 8, rows=1)
+    assert list(with_little.core.clients[client].requests) == [7]
+    records = [sent.record for sent in with_little.effects.take_clients()]
+    assert [record.request for record in records if isinstance(record, m.Refused)] == [8]
+    with_little.leave()
+
+
 def test_an_engine_that_loads_or_closes_refuses(room: Room) -> None:
     loading = Room()
     client = loading.connect()

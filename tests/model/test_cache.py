@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import threading
 import time
 from pathlib import Path
@@ -82,6 +83,18 @@ def test_the_folder_is_the_one_that_the_environment_names(
     monkeypatch.delenv("PENSTOCK_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.folder() == tmp_path / ".cache" / "penstock"
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under any number: nothing is kept, and nothing fails."""
+    monkeypatch.delenv("PENSTOCK_CACHE", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+    entry = Entry(KEY)
+    with entry.alone(1.0), entry.trying("xla"):
+        entry.write(FOUND)
+    assert entry.read() is None
+    assert list(cache.all_entries()) == []
 
 
 def test_one_at_a_time_finds_out(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,46 @@ def test_only_chatter_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
         os.write(2, b"something that matters\n")
     os.write(2, b"and afterwards\n")
     assert capfd.readouterr().err == "something that matters\nand afterwards\n"
+
+
+_CONVERTED = """
+import inspect, os, signal, sys
+from penstock.model.quiet import quieten
+
+quieten()
+import tensorflow as tf
+
+
+def doubled(x):
+    def inner(v):
+        return v * 2 if tf.reduce_sum(v) > 0 else v
+
+    for _ in tf.range(3):
+        x = inner(x)
+    return tf.map_fn(lambda v: inner(v), x)
+
+
+@tf.function
+def last(x):
+    if tf.reduce_sum(x) > 0:
+        x = doubled(x)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+print(tf.function(doubled)(tf.ones(2)).numpy().tolist())
+generated = next(m for name, m in sys.modules.items() if name.startswith("__autograph"))
+print("ag__" in inspect.getsource(generated), flush=True)
+last(tf.ones(2))
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_files_of_autographs(tmp_path: Path) -> None:
+    (tmp_path / "converted.py").write_text(_CONVERTED)
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"PENSTOCK_WORKER": "0", "TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "converted.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[16.0, 16.0]", "True"]
+    assert done.returncode == -signal.SIGKILL
+    assert list((tmp_path / "temporary").iterdir()) == []

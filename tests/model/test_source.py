@@ -34,6 +34,19 @@ def test_a_function_in_a_file_with_modules_beside_it(file: Path) -> None:
     assert resolve(f"{file}:Outer.inner")(4) == 4
 
 
+def test_modules_of_one_name_beside_two_models_are_refused(file: Path, tmp_path: Path) -> None:
+    """The second would silently run with the first one's."""
+    resolve(f"{file}:double")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "made_for_source_test.py").write_text("def triple(x):\n    return x * 3\n")
+    assert resolve(f"{other}/made_for_source_test.py:triple")(4) == 12
+    (other / "beside_it.py").write_text("TWO = 3\n")
+    with pytest.raises(ModelLoadError, match="each have a module 'beside_it'"):
+        resolve(f"{other}/made_for_source_test.py:triple")
+    assert resolve(f"{file}:double")(4) == 8
+
+
 def test_a_function_in_a_module() -> None:
     assert resolve("posixpath:join")("a", "b") == "a/b"
 

@@ -127,6 +127,7 @@ def test_a_full_queue_refuses():
         refused.result()
     assert caught.value.retryable
     assert engine.statistics().requests.refused == {"overloaded": 1}
+    assert engine.predict(np.ones(9)).tolist() == [1] * 9  # an empty one takes whatever comes
 
 
 def test_a_deadline_passes_by_the_manual_clock(clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import os
+import resource
 import socket
 from collections.abc import Iterator
 
@@ -177,6 +178,21 @@ def test_more_descriptors_than_allowed_are_refused_without_a_leak(count: int) ->
             channel.receive()
     assert descriptors() == before
     os.close(own)
+    raw.close()
+    channel.close()
+
+
+def test_a_descriptor_for_which_there_is_no_number_left_is_told_as_that() -> None:
+    raw, theirs = pair()
+    channel = Channel(theirs)
+    raw.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(Oversized, match="ulimit -n"):
+            channel.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     raw.close()
     channel.close()
 

@@ -126,6 +126,28 @@ def test_a_text_with_a_slash_is_a_path() -> None:
     assert rendezvous.address_of("vision.v1", "/run") == Path("/run/vision.v1.sock")
 
 
+def test_an_address_holds_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_DIR", "chosen")
+    assert rendezvous.address_of("vision") == tmp_path / "chosen/vision.sock"
+    assert rendezvous.address_of("vision", "run") == tmp_path / "run/vision.sock"
+    assert rendezvous.address_of("run/vision.sock") == tmp_path / "run/vision.sock"
+    assert rendezvous.address_of(Path("vision.sock")) == tmp_path / "vision.sock"
+
+
+def test_a_machine_without_a_temporary_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container whose disk cannot be written, but for the folder with the engine's socket."""
+    path = folder / "vision.sock"
+    with rendezvous.listen(path):
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+        rendezvous.dial(path).close()
+
+
 # ── the lock ───────────────────────────────────────────────────────────────────────────────────
 
 

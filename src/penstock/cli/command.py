@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock import launch
 from penstock.errors import PenstockError, RemoteTraceback
 
 _VERBOSE = "penstock.verbose"
@@ -70,14 +71,10 @@ def tell_error(error: PenstockError, verbose: bool = False) -> None:
 
 
 def open_standard() -> None:
-    """Open what was closed of stdin, stdout and stderr, to nowhere: else the next file that is
-    opened would take its place, and what is meant for a person would be written into that."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    """Open what was closed of stdin, stdout and stderr, to nowhere, for what is printed, too."""
+    for number in launch.open_standard():
+        stream = os.fdopen(number, "r" if number == 0 else "w", closefd=False)
+        setattr(sys, ("stdin", "stdout", "stderr")[number], stream)
 
 
 def json_option(what: str) -> Callable[[Decorated], Decorated]:

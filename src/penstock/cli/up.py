@@ -85,7 +85,10 @@ def _model(source: str, settings: dict[str, Any]) -> Model:
 
 
 def _log_file(name: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise ConfigError("there is no home folder for the engine's log: name one, --log") from None
     return Path(state) / "penstock" / f"{name}.log"
 
 
@@ -131,7 +134,7 @@ def _tell_ready(
 ) -> None:
     from penstock.transport import rendezvous
 
-    address = rendezvous.address_of(config.name, config.folder).absolute()
+    address = rendezvous.address_of(config.name, config.folder)
     names = [model.name for model in models]
     if as_json:
         print_json(

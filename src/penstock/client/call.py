@@ -105,8 +105,12 @@ class Call:
         if count == self.rows:
             self.signature, self.outputs = signature, arrays
         elif not self.outputs:
+            try:
+                self.outputs = [_filled(self.rows, array) for array in arrays]
+            except MemoryError as error:
+                self.fail(start, count, unreadable(error))
+                return
             self.signature = signature
-            self.outputs = [_filled(self.rows, array) for array in arrays]
         if self.signature != signature:
             self.fail(start, count, _cannot_join(self.signature, signature))
             return
@@ -188,6 +192,11 @@ class Call:
         self.outputs = []
         if answer is not None:
             answer.resolve(value, error)
+
+
+def unreadable(error: Exception) -> PenstockError:
+    """The answer is there, and this process cannot take it: no memory, or nonsense."""
+    return PenstockError(f"the answer cannot be read: {error}")
 
 
 def _filled(rows: int, like: Array) -> Array:

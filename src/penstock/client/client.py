@@ -7,6 +7,7 @@ again after the engine was restarted, and anew in a forked or spawned child. Thr
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -49,8 +50,8 @@ def connect(
     """A client of the engine of that name, or at that socket.
 
     Waits up to `wait` seconds for the engine to be there and ready; later calls, after the engine
-    was restarted, wait as long. Raises `EngineClosed` when there is none, and `ModelLoadError` when
-    it cannot load its models.
+    was restarted, wait as long, or until their deadline. Raises `EngineClosed` when there is none,
+    and `ModelLoadError` when it cannot load its models.
     """
     client = Client(rendezvous.address_of(name_or_address, folder), wait=wait, label=label)
     client.connect()
@@ -66,7 +67,7 @@ class Client:
         self._label = label
         self._current: Session | None = None
         self._sessions: list[Session] = []  # the same, for the finalizer
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._attempts = 0
         self._failure: PenstockError | None = None
@@ -252,7 +253,7 @@ class Client:
             check_priority(priority)
         session = self._current
         if session is None or not session.usable:
-            session = self._session()
+            session = self._session(until)
         kind, arrays, rows, trims = session.kinds.sort(x, model)
         if rows > kind.piece_rows and not block:
             raise WouldBlock
@@ -295,50 +296,71 @@ class Client:
             if call.over:
                 return
 
-    def _session(self) -> Session:
+    def _session(self, deadline: int = 0) -> Session:
         session = self._current
         if session is not None and session.usable:
             return session
         attempts = self._attempts
-        with self._lock:
-            session = self._current
-            if session is not None and session.usable:
-                return session
-            if self._closed:
-                raise EngineClosed("this client was closed")
-            if attempts != self._attempts and self._failure is not None:
-                raise again(self._failure)  # another thread has tried while this one waited
-            if session is not None and session.closed is None and session.busy:
-                raise EngineClosed(f"the engine at {self.address} is shutting down")
-            _close_all(self._sessions)
-            try:
-                session = self._open()
-                self._failure = None
-            except PenstockError as error:
-                self._failure = again(error)
-                raise
-            finally:
-                self._attempts += 1
-            self._current = session
+        patience = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else -1
+        try:
+            if not self._lock.acquire(timeout=patience):
+                raise DeadlineExceeded("the deadline passed while another thread was connecting")
+            return self._connected(attempts, deadline)
+        finally:
+            try:  # noqa: SIM105 (as in `Reader.wait_for`)
+                self._lock.release()
+            except RuntimeError:
+                pass  # it is another's
+
+    def _connected(self, attempts: int, deadline: int) -> Session:
+        """The session that there is by now, or a new one; the lock is held."""
+        session = self._current
+        if session is not None and session.usable:
+            return session
+        if self._closed:
+            raise EngineClosed("this client was closed")
+        if sys.is_finalizing():  # a thread that is started now never runs
+            raise EngineClosed("this process is ending: it cannot connect any more")
+        if attempts != self._attempts and self._failure is not None:
+            raise again(self._failure)  # another thread has tried while this one waited
+        if session is not None and session.closed is None and session.busy:
+            raise EngineClosed(f"the engine at {self.address} is shutting down")
+        _close_all(self._sessions)
+        try:
+            session = self._open(deadline)
+        except DeadlineExceeded:
+            raise  # that was this call's own: others may have more time
+        except PenstockError as error:
+            self._failure = again(error)
+            self._attempts += 1
+            raise
+        self._failure = None
+        self._attempts += 1
+        self._current = session
         return session
 
-    def _open(self) -> Session:
+    def _open(self, deadline: int) -> Session:
         """Connect, trying again until the engine is there and ready or the time is up."""
-        until = time.monotonic() + self._wait
+        patience = time.monotonic() + self._wait
+        until = min(patience, deadline / 1e9) if deadline else patience
         while True:
             try:
                 label = self._label or f"pid {os.getpid()}"
                 return Session.open(self.address, label, until, self._sessions)
             except NotAdmitted:
                 raise
-            except EngineClosed:
-                if self._closed or time.monotonic() + _RETRY_SECONDS >= until:
+            except EngineClosed as error:
+                late = time.monotonic() + _RETRY_SECONDS >= until
+                if late and until < patience:
+                    text = f"the deadline passed before there was a connection: {error}"
+                    raise DeadlineExceeded(text) from None
+                if late or self._closed:
                     raise
                 time.sleep(_RETRY_SECONDS)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's; the next call makes one of this process's own."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for session in self._sessions:
             session.abandon_in_child()
         self._sessions.clear()

@@ -12,7 +12,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.call import Call, Piece
+from penstock.client.call import Call, Piece, unreadable
 from penstock.client.kinds import ModelInfo
 from penstock.client.waiting import Latch
 from penstock.errors import PenstockError, from_message
@@ -106,7 +106,7 @@ class Inbox:
                 try:
                     values.append((call, _single(piece, plan)))
                     continue
-                except BadBlock:
+                except (BadBlock, MemoryError):
                     pass  # told below
             arrays = self._read_slot(piece, plan, 0, piece.rows)
             if arrays is not None:
@@ -141,6 +141,9 @@ class Inbox:
     ) -> list[Array] | None:
         try:
             mapping = segment.Mapping(descriptor, part.size)
+        except OSError as error:
+            piece.call.fail(piece.start + part.start, part.rows, unreadable(error))
+            return None
         finally:
             os.close(descriptor)
         with contextlib.closing(mapping):
@@ -159,9 +162,8 @@ class Inbox:
     ) -> list[Array] | None:
         try:
             return plan.read(view, begin, end, rows, 0, rows)
-        except BadBlock as error:
-            broken = PenstockError(f"the answer cannot be read: {error}")
-            piece.call.fail(piece.start + start, rows, broken)
+        except (BadBlock, MemoryError) as error:
+            piece.call.fail(piece.start + start, rows, unreadable(error))
             return None
 
     def _answer(self, record: m.Answer) -> None:

@@ -278,6 +278,8 @@ class Reader:
         """Why the connection is over."""
         if error is None or isinstance(error, Closed):
             return EngineClosed(f"the engine at {self._session.path} is gone")
+        if isinstance(error, Oversized):
+            return EngineClosed(f"what the engine sent cannot be received: {error}")
         return EngineClosed(f"the engine does not speak our protocol: {error}")
 
     def abandon_in_child(self) -> None:

@@ -255,8 +255,8 @@ class Core:
         ):
             most = self.cards[lane.model].max_batch
             refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {most}")
-        elif self.batcher.rows + request.rows > self.config.queue_rows:
-            waiting = f"{self.batcher.rows} of {self.config.queue_rows} rows wait already"
+        elif (waits := self.batcher.rows) and waits + request.rows > self.config.queue_rows:
+            waiting = f"{waits} of {self.config.queue_rows} rows wait already"
             refusal = (Kind.OVERLOADED, f"the engine's queue is full: {waiting}")
         elif job.deadline and job.deadline <= now:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")

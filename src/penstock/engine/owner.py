@@ -74,7 +74,9 @@ class Engine:
         """Start the engine and wait until its models are loaded."""
         if self._process is not None:
             raise ConfigError("this engine was started already")
-        owner = os.pidfd_open(os.getpid())
+        self._pid = os.getpid()
+        launch.open_standard()
+        owner = os.pidfd_open(self._pid)
         try:
             self._process = start_engine(self.model_settings, self.config, owner=owner)
         finally:
@@ -114,6 +116,9 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.client.__reduce__()  # only its starter owns it: elsewhere it is a client
+
     def __repr__(self) -> str:
         return f"<penstock.Engine {self.name}>"
 
@@ -124,8 +129,9 @@ class Engine:
         """The owner's own client."""
         if self._client is None:
             raise EngineClosed(f"the engine {self.name!r} is not running: use `with` or `start()`")
-        if not self._client.connected and self._process is not None:
-            code = self._process.poll()
+        process = self._process if self._pid == os.getpid() else None  # a child cannot poll it
+        if process is not None and not self._client.connected:
+            code = process.poll()
             if code is not None:
                 raise EngineClosed(f"the engine {self.name!r} is gone: {launch.exit_text(code)}")
         return self._client
@@ -215,15 +221,27 @@ def _import_path() -> list[str]:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], reader: int, config: EngineConfig) -> None:
+    """Its exit is watched, too: a child forked by another thread may hold the pipe's other end."""
+    exited = os.pidfd_open(process.pid)
+    try:
+        _follow(process, reader, exited, config)
+    finally:
+        os.close(exited)
+
+
+def _follow(
+    process: subprocess.Popen[bytes], reader: int, exited: int, config: EngineConfig
+) -> None:
     deadline = time.monotonic() + _LISTENING_LIMIT
     buffer = b""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
+    poll.register(exited, select.POLLIN)
     while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        ready = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        if not ready:
             raise EngineClosed(f"the engine {config.name!r} was not ready in time")
-        chunk = os.read(reader, 65536)
+        chunk = os.read(reader, 65536) if reader in ready else b""
         if not chunk:
             code = process.wait(_EXIT_LIMIT)
             raise EngineClosed(

@@ -88,6 +88,7 @@ class Server:
         self._next_tick = 0.0
         self._told_state: tuple[int, int, str] = (-1, 0, "")
         self._pidfd = os.pidfd_open(os.getpid())
+        self._signal_sockets: tuple[socket.socket, ...] = ()
 
     # ── startup, main loop, shutdown ───────────────────────────────────────────────────────────
 
@@ -168,6 +169,9 @@ class Server:
             connection.channel.close()
         self._places.release()
         self._poller.close()
+        signal.set_wakeup_fd(-1)
+        for end in self._signal_sockets:
+            end.close()
         log.info("ended")
 
     def _tick(self) -> None:
@@ -179,10 +183,10 @@ class Server:
 
     def _watch_signals(self) -> None:
         reader, writer = socket.socketpair()
-        for end in (reader, writer):
+        self._signal_sockets = (reader, writer)
+        for end in self._signal_sockets:
             end.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        self._signal_sockets = (reader, writer)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         self._poller.add(reader.fileno(), lambda _: self._signalled(reader))

@@ -32,8 +32,11 @@ _TIMES = 2
 
 
 def folder() -> Path:
-    """Where everything is kept."""
-    return Path(os.environ.get("PENSTOCK_CACHE") or "~/.cache/penstock").expanduser()
+    """Where everything is kept. For a user without a home, a place that cannot be written."""
+    try:
+        return Path(os.environ.get("PENSTOCK_CACHE") or "~/.cache/penstock").expanduser()
+    except RuntimeError:
+        return Path(os.devnull) / "penstock"
 
 
 class Entry:

@@ -20,7 +20,7 @@ from penstock.errors import DeviceMemoryError, ModelLoadError
 from penstock.model.function import Function, Runnable
 from penstock.model.impatience import fail_at_once
 from penstock.model.live import in_memory
-from penstock.model.quiet import quieten, tidy
+from penstock.model.quiet import quieten
 from penstock.model.shortage import is_out_of_memory
 from penstock.model.source import check_place, is_path, resolve
 from penstock.model.structure import needs_arguments
@@ -56,8 +56,6 @@ def load(
         raise ModelLoadError(
             f"model {model.name!r} ({model.source}): {last}\0{traceback.format_exc()}"
         ) from error
-    finally:
-        tidy()
 
 
 def _room_told() -> str:

@@ -3,22 +3,26 @@
 `quieten` sets what TensorFlow reads from the environment, unless the user has set it, and watches
 for the import of `tensorflow`, whoever does it: some of what its libraries write to the standard
 error while they are loaded (that oneDNN is on) no setting turns off. With TF_CPP_MIN_LOG_LEVEL=0
-everything is shown as it comes. `tidy` removes the files that AutoGraph has made.
+everything is shown as it comes. The code that AutoGraph makes leaves no files behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import linecache
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from penstock.model.haste import without_collecting
 from penstock.model.watching import watch
 
+_AUTOGRAPH = "tensorflow.python.autograph.pyct.loader"
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _CHATTER = (
     b"All log messages before absl::InitializeLog()",
@@ -37,19 +41,8 @@ def quieten() -> None:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
     if os.environ.setdefault(_LEVEL, "2") != "0" and "tensorflow" not in sys.modules:
         watch("tensorflow", _quietly)
-
-
-def tidy() -> None:
-    """In a worker, after a model was loaded: remove the files of the code that AutoGraph has made.
-
-    That code is loaded already; a worker that is killed would leave the files behind.
-    """
-    if "PENSTOCK_WORKER" not in os.environ:
-        return
-    for name, module in list(sys.modules.items()):
-        if name.startswith("__autograph_generated_file") and module.__file__:
-            with contextlib.suppress(OSError):
-                os.unlink(module.__file__)
+    if _AUTOGRAPH not in sys.modules:
+        watch(_AUTOGRAPH, _tidily)
 
 
 def _quietly(load: Callable[[], None], module: ModuleType) -> None:
@@ -57,6 +50,26 @@ def _quietly(load: Callable[[], None], module: ModuleType) -> None:
         load()
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _tidily(load: Callable[[], None], module: ModuleType) -> None:
+    """AutoGraph's code is loaded from files, which TensorFlow removes when the process exits.
+
+    A worker that is killed would leave them, so they go as soon as they are loaded. Their text is
+    kept where Python looks for it, as of modules that have no file (without a time).
+    """
+    load()
+    original: Callable[..., tuple[ModuleType, str]] = module.load_source
+
+    def load_source(*arguments: Any, **options: Any) -> tuple[ModuleType, str]:
+        loaded = original(*arguments, **options)
+        with contextlib.suppress(OSError):
+            text = Path(loaded[1]).read_text("utf-8")
+            linecache.cache[loaded[1]] = (len(text), None, text.splitlines(True), loaded[1])
+            os.unlink(loaded[1])
+        return loaded
+
+    module.load_source = load_source  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

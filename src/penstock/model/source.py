@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import ModelLoadError
 
+_folders: set[Path] = set()  # of the files that models were loaded from
 KERAS_FILES = (".keras", ".h5", ".hdf5")
 
 
@@ -78,6 +79,8 @@ def _own_folders() -> str:
 def _module_at(path: Path) -> ModuleType:
     if not path.is_file():
         raise ModelLoadError(f"there is no file {path}")
+    _refuse_namesakes(path)
+    _folders.add(path.parent)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     known = sys.modules.get(path.stem)
@@ -94,3 +97,18 @@ def _module_at(path: Path) -> ModuleType:
         sys.modules.pop(path.stem, None)
         raise
     return module
+
+
+def _refuse_namesakes(path: Path) -> None:
+    """A module beside another model's file would be taken for the one of its name beside this."""
+    here = path.parent
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        folder = file.parent.parent if file.name == "__init__.py" else file.parent
+        if folder not in _folders or folder == here or name == path.stem:
+            continue
+        if (here / f"{name}.py").is_file() or (here / name / "__init__.py").is_file():
+            raise ModelLoadError(
+                f"{path} and a model from {folder} each have a module {name!r} beside them, and a "
+                "process can have one of that name: rename one, or use an engine for each"
+            )

@@ -44,6 +44,7 @@ class Loader:
         self.stages: dict[str, float] = {}
         self.answered = 0
         self.reading: tuple[int, int] | None = None  # part and row, where it reads one alone
+        launch.open_standard()
         orders, self._orders = os.pipe2(os.O_CLOEXEC)
         self._news, news = os.pipe2(os.O_CLOEXEC)
         owner = os.pidfd_open(os.getpid())

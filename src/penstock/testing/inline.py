@@ -268,8 +268,9 @@ class InlineCore:
     def _admit(self, request: Request, injected: PenstockError | None) -> None:
         call = request.call
         refusal = injected
-        if refusal is None and self.batcher.rows + request.rows > self.queue_rows:
-            waiting = f"{self.batcher.rows} of {self.queue_rows} rows wait already"
+        waits = self.batcher.rows
+        if refusal is None and waits and waits + request.rows > self.queue_rows:
+            waiting = f"{waits} of {self.queue_rows} rows wait already"
             refusal = Overloaded(f"the engine's queue is full: {waiting}")
         if refusal is not None:
             self.refused[_kind_name(refusal)] += 1

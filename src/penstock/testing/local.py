@@ -260,7 +260,7 @@ class LocalEngine(Client):
 
     # ── in place of a connection ───────────────────────────────────────────────────────────────
 
-    def _session(self) -> Session:
+    def _session(self, deadline: int = 0) -> Session:
         if not self._inside.usable:
             raise EngineClosed(f"the engine {self.name!r} was closed")
         return cast("Session", self._inside)

@@ -25,7 +25,6 @@ _MOST_WAITING_DESCRIPTORS = 64
 _FULL = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
-_TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class Closed(Exception):
@@ -37,7 +36,7 @@ class Flooded(Exception):
 
 
 class Oversized(Exception):
-    """The other side sent a message, or a number of descriptors, that is larger than allowed."""
+    """A message, or its number of descriptors, is larger than allowed, or than can be taken."""
 
 
 class Channel:
@@ -130,9 +129,15 @@ class Channel:
         if size == 0:
             _close_all(descriptors)
             raise Closed("end of stream")
-        if size > MAX_MESSAGE or flags & _TRUNCATED:
+        if size > MAX_MESSAGE or flags & socket.MSG_TRUNC:
             _close_all(descriptors)
-            raise Oversized(f"a message of {size} bytes or more than {MAX_DESCRIPTORS} descriptors")
+            raise Oversized(f"a message of {size} bytes or more")
+        if flags & socket.MSG_CTRUNC:
+            _close_all(descriptors)
+            raise Oversized(
+                f"a message with more than {MAX_DESCRIPTORS} descriptors, "
+                "or its reader may open no more files (ulimit -n)"
+            )
         return bytes(self._buffers[0][:size]), descriptors
 
     def end(self) -> None:

@@ -47,9 +47,9 @@ def _temporary_folder() -> Path:
 def address_of(name_or_address: str | os.PathLike[str], folder: str = "") -> Path:
     """The socket's path for an engine's name; a path, or a text with a slash, is one already."""
     if not isinstance(name_or_address, str) or "/" in name_or_address:
-        return Path(name_or_address)
+        return Path(name_or_address).absolute()  # the process may go elsewhere, or send it away
     check_name(name_or_address, "engine name")
-    return Path(folder or default_folder()) / f"{name_or_address}.sock"
+    return Path(folder or default_folder()).absolute() / f"{name_or_address}.sock"
 
 
 def prepare_folder(folder: Path, group: str = "") -> None:
@@ -172,9 +172,9 @@ def dial(socket_path: Path) -> socket.socket:
             sock.connect(address)
         uid = peer(sock)[1]
         trusted = {0, os.getuid()}
-        if socket_path.parent != _temporary_folder():  # anybody can make that one; others: chosen
+        if uid not in trusted and socket_path.parent != _temporary_folder():
             with contextlib.suppress(OSError):
-                trusted.add(socket_path.parent.stat().st_uid)
+                trusted.add(socket_path.parent.stat().st_uid)  # chosen; that one anybody can make
         if uid not in trusted:
             raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
     except OSError as error:

@@ -67,7 +67,8 @@ class Mapping:
         access = mmap.PROT_READ | mmap.PROT_WRITE
         address = _libc.mmap(None, size, access, mmap.MAP_SHARED, descriptor, 0)
         if address == _FAILED:
-            raise OSError(ctypes.get_errno(), "a segment cannot be mapped")
+            number = ctypes.get_errno()
+            raise OSError(number, f"a segment cannot be mapped: {os.strerror(number)}")
         _libc.madvise(address, size, mmap.MADV_DONTFORK)
         memory = (ctypes.c_ubyte * size).from_address(address)
         weakref.finalize(memory, _unmap, os.getpid(), address, size).atexit = False

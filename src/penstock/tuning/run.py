@@ -64,6 +64,7 @@ def tune(
         raise ConfigError(f"timeout: expected seconds, more than 0; got {timeout!r}")
     placements = resolve(device or "auto", 1 if device else 0)
     say = tell or (lambda text: None)
+    launch.open_standard()
     with archived([chosen]) as ((told,), archives):
         for placement in placements:
             known = remembered.recall(entry_of(told, placement.device), chosen)

@@ -41,6 +41,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     life = follow_engine(descriptors["engine"], Path(extra["socket"]))
     channel = Channel(socket.socket(fileno=descriptors["channel"]))
+    atexit.register(channel.close)
     sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
     os.environ["PENSTOCK_WORKER"] = str(extra["index"])
     limit_tensorflow()
