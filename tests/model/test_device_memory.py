@@ -173,6 +173,41 @@ def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[st
         assert started().facts()["max_batch"] == 4
 
 
+@in_tensorflow
+def test_what_did_not_fit_on_a_card_says_nothing_of_another_of_its_name(tmp_path: Path) -> None:
+    from penstock.model.compiled import Compiled
+    from penstock.model.plans import known_need
+
+    model = Model(tmp_path / "net.keras", compile="frozen-xla", max_batch=32)
+    network("dense").save(model.source)
+    memory = {"held": 10, "fixed": 30, "per_row": 7, "buffers_per_row": 2, "limit": 0}
+
+    def started(card: str) -> Any:
+        patch.setenv("CUDA_VISIBLE_DEVICES", card)
+        return Compiled(graph_of(model), model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+        first = started("GPU-a")
+        first._entry.write({**first._findings.to_json(), "memory": memory})
+        small, large = started("GPU-a"), started("GPU-b")
+        _small(small, 16)
+        x = aligned(np.ones((32, *small.spec.inputs[0].shape), np.float32))
+        patch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+        with pytest.raises(DeviceMemoryError):
+            small(x, 32)
+        small.warm_up()
+        patch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
+        large.warm_up()
+        for card, most in (("GPU-a", 16), ("GPU-b", 32), ("GPU-a", 16)):
+            again = started(card)
+            assert again.cached
+            assert again.facts()["max_batch"] == most
+            assert known_need(model, card).ladder[-1] == most
+        stored = [*(tmp_path / "cache").rglob("*.graph")]
+        assert len(stored) == 1  # which has the weights in it
+
+
 def test_findings_that_were_cut_are_made_anew_when_there_is_more_memory() -> None:
     memory = {"held": 0, "fixed": 100, "per_row": 10, "limit": 1000}
     whole = Findings("frozen", max_batch=64, ladder=[1, 8, 32, 64], memory=memory)

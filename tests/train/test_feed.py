@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -304,8 +306,72 @@ def test_datasets_that_cannot_be_cut_are_refused() -> None:
     assert feed_for(within(3), worker=(0, 2)).policy == "data"
     alone = feed_for(unseeded, batch_size=3)
     assert sorted(real(alone)) == list(range(10))
-    with pytest.warns(RuntimeWarning, match="has no seed"):
+    with pytest.warns(RuntimeWarning, match="has a shuffle without a seed"):
         alone.dataset(0, start_step=1)
+
+
+def loosely(**how: Any) -> Any:
+    """Numbers in an order that depends on timing."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.range(4).interleave(
+        lambda part: tf.data.Dataset.range(10 * part, 10 * part + 10).map(_after_a_while),
+        cycle_length=4,
+        num_parallel_calls=4,
+        **how,
+    )
+
+
+def _after_a_while(number: Any) -> Any:
+    import tensorflow as tf
+
+    def wait() -> Any:
+        time.sleep(0.02 * random.random())
+        return np.int64(0)
+
+    return (number + tf.reshape(tf.numpy_function(wait, [], tf.int64), []),) * 2
+
+
+@in_tensorflow
+def test_workers_are_refused_what_each_would_read_in_an_order_of_its_own(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf.random.set_seed(None)
+    numbers = tf.data.Dataset.range(20)
+    halves = [numbers, numbers.skip(10)]
+    for name in range(3):
+        (tmp_path / f"{name}.txt").write_text("1\n2\n")
+    listed = tf.data.Dataset.list_files(str(tmp_path / "*.txt"))
+    for dataset, message in (
+        (loosely(deterministic=False), "an interleave with deterministic=False"),
+        (loosely().shuffle(5, seed=1).map(abs_, 2, deterministic=False), "a map with determ"),
+        (numbers.window(2).flat_map(_loose_within), "a map with deterministic=False"),
+        (numbers.sample_from_datasets(halves), "a random choice without a seed"),
+        (tf.data.TextLineDataset(listed), "a shuffle without a seed"),
+    ):
+        for training in (True, False):
+            with pytest.raises(InputError, match=f"the same order; got {message}"):
+                feed_for(dataset.batch(2), worker=(0, 2), shard="data", training=training)
+        feed_for(dataset.batch(2), shard="off", worker=(0, 2))
+    with pytest.warns(RuntimeWarning, match="in another order of rows"):
+        feed_for(loosely(deterministic=False).batch(2)).dataset(0, start_step=1)
+    every = tf.data.Options()
+    every.deterministic = False  # of what says nothing itself, the feed does
+    for make in (
+        lambda: loosely().batch(3).with_options(every),
+        lambda: loosely().with_options(every).shuffle(20, seed=3).batch(3),
+        lambda: numbers.sample_from_datasets(halves, seed=1).map(lambda n: (n, n)).batch(3),
+    ):
+        one, other = (feed_for(make(), worker=(at, 2), batch_size=6) for at in range(2))
+        assert sorted(real(one) + real(other)) == sorted(real(feed_for(make())))
+
+
+def abs_(number: Any, other: Any) -> Any:
+    return abs(number), other
+
+
+def _loose_within(numbers: Any) -> Any:
+    return numbers.map(abs, num_parallel_calls=2, deterministic=False)
 
 
 @in_tensorflow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,19 @@ def test_a_shuffled_dataset_is_found_in_the_same_order_also_by_who_looked_at_it_
     check(numbers().shuffle(ROWS).batch(5))  # without one, that of the run counts
     nested = tf.data.Dataset.range(1).interleave(lambda _: numbers().shuffle(ROWS))
     check(nested.batch(5))
+    halves = [numbers(0, 9), numbers(9)]
+    chosen = tf.data.Dataset.sample_from_datasets(halves, rerandomize_each_iteration=True)
+    check(chosen.batch(5))
+
+    def late(row: Any, same: Any) -> Any:
+        def wait() -> Any:
+            time.sleep(0.02 * random.random())
+            return np.int64(0)
+
+        return row + tf.reshape(tf.numpy_function(wait, [], tf.int64), []), same
+
+    loose = numbers().shuffle(ROWS).map(late, num_parallel_calls=4, deterministic=False)
+    check(loose.prefetch(2).batch(5))  # whichever is ready first, as it says
     kept = numbers().shuffle(ROWS).cache().batch(5)
     assert batches(kept, None, "data", 1, epoch=0) == batches(kept, None, "data", 1, epoch=4)
 

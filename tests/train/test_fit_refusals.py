@@ -51,6 +51,9 @@ def test_the_environment_fills_what_is_not_given() -> None:
     environ = {"PENSTOCK_TRAIN_CHECKPOINTS": "/c", "PENSTOCK_TRAIN_PROFILE": "/p"}
     options = asked(environ, checkpoints="/mine")
     assert (options.checkpoints, options.profile, options.summary) == ("/mine", "/p", None)
+    waiting = {"PENSTOCK_TRAIN_TIMEOUT": "7.5"}
+    assert [asked(waiting).timeout, asked(waiting, timeout=9).timeout] == [7.5, 9]
+    assert asked({}, timeout=None).timeout == 600
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

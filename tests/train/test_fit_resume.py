@@ -304,3 +304,31 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     fitted(tmp_path)
     with pytest.raises(ConfigError, match=r"another model or optimizer: .*expected .*got"):
         fitted(tmp_path, model=lambda: network("adam"))
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_metrics_may_be_others_than_a_checkpoint_has(tmp_path: Path, strategy: str) -> None:
+    two_cpus()
+    how = {"strategy": strategy}
+
+    def counted_also() -> Any:
+        return network("adam", metrics=["accuracy", "sparse_categorical_crossentropy"])
+
+    def counting_none() -> Any:
+        return network("adam", metrics=[])
+
+    whole = fitted(None, model=counting_none, **how)
+    with pytest.raises(Ended):
+        fitted(tmp_path, ended_at=8, checkpoint_every=3, model=lambda: network("adam"), **how)
+    told = "middle of epoch 2: of that epoch, all metrics but the loss are counted from step 1 on"
+    with pytest.warns(RuntimeWarning, match=told), pytest.raises(Ended):
+        fitted(tmp_path, ended_at=12, model=counted_also, **how)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        resumed = fitted(tmp_path, model=counting_none, verbose=2, **how)  # from an epoch's end
+    assert "metrics are others than the checkpoint's" in printed.getvalue()
+    assert resumed.report["resumed_at_step"] == 10
+    assert furthest(resumed.model, whole.model) == 0
+    assert resumed.history["loss"] == pytest.approx(whole.history["loss"])
+    assert [len(resumed.history[name]) for name in ("loss", "accuracy")] == [3, 2]

@@ -117,3 +117,13 @@ def test_under_slurm_no_flags_are_needed(launcher: Launcher) -> None:
     told = [json.loads(each.stdout.split("│ ")[1].splitlines()[0]) for each in done]
     assert [config["task"]["index"] for config in told] == [0, 1]
     assert told[0]["cluster"]["worker"] == [f"localhost:{port + 1}", f"localhost:{port + 3}"]
+
+
+def test_machines_that_do_not_come_are_waited_for_as_long_as_was_said(
+    launcher: Launcher, nodes: str
+) -> None:
+    launcher.script("")
+    for rank, told in ((0, "within 1 s nothing came from rank 1"), (1, "within 1 s (rank 0)")):
+        done = launcher.run("job.py", "--nodes", nodes, "--rank", rank, "--timeout", 1)
+        assert done.returncode == 1
+        assert told in done.stdout

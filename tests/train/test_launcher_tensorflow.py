@@ -91,3 +91,17 @@ def test_a_killed_worker_changes_nothing_about_the_weights(tmp_path: Path) -> No
     assert killed.returncode == 0, killed.stdout
     assert "worker 1 failed first: it was killed by SIGKILL" in killed.stdout
     assert (tmp_path / "kill-0").read_text() == (tmp_path / "whole-1").read_text()
+
+
+def test_how_long_workers_wait_for_each_other_is_said_to_the_command(tmp_path: Path) -> None:
+    """They meet before the script comes to `fit`, which may say it for itself."""
+    launcher = Launcher(tmp_path)
+    job = launcher.script(
+        'os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"\n'
+        "if INDEX == 1:\n    for_ever()\n"
+        "import tensorflow as tf\ntf.constant(1)\n"
+    )
+    done = launcher.run(job, "--workers", 2, "--timeout", 2)
+    launcher.close()
+    assert done.returncode == 1
+    assert "worker 0 of 2 has waited 2 s in vain for the others to come" in done.stdout

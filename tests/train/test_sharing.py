@@ -72,6 +72,35 @@ def numbers(count: int) -> Any:
 
 
 @in_tensorflow
+def test_a_tensorflow_that_calls_python_otherwise_leaves_reading_to_the_chief() -> None:
+    from tensorflow.python.ops import script_ops
+
+    from penstock.train.cluster import Cluster
+    from penstock.train.coordinating import Coordinated
+    from penstock.train.feed import feed_for
+    from penstock.train.options import asked
+    from penstock.train.reading import Reader
+    from tests.train.learning import network
+
+    cluster = Cluster(("127.0.0.1:1",), ("127.0.0.1:3",), "127.0.0.1:4", "chief")
+    coordinator: Any = types.SimpleNamespace(strategy=None)
+    data = numbers(7)
+
+    def policy(shard: str) -> str:
+        options = asked({}, shard=shard)
+        run = Coordinated(network(), coordinator, cluster, options, patience=None)  # type: ignore[arg-type]
+        run._seed = 0
+        return run._rows((data, None, None), feed_for(data), "training").policy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script_ops, "_py_funcs", object())
+        Reader(0).attach()
+        assert policy("auto") == policy("chief") == "chief"
+        with pytest.raises(ConfigError, match=r'shard="data".*TensorFlow 2.*say shard="chief"'):
+            policy("data")
+
+
+@in_tensorflow
 def test_a_step_without_rows_changes_nothing_and_a_part_of_nobody_is_given_up() -> None:
     own, (function, taken) = shared("off", numbers(7))
     own.begin(0)

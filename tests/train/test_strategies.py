@@ -3,6 +3,8 @@ for that needs several GPUs."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,21 +78,43 @@ def test_several_workers_add_up_as_they_are_told() -> None:
 def test_workers_agree_often_without_a_warning_of_tensorflows() -> None:
     """As it gives of functions that are traced again and again."""
     import dataclasses
-    import logging
 
     from penstock.train.agreement import agreed, largest
     from penstock.train.strategies import place
 
     two_cpus()
     where = dataclasses.replace(place("mirrored"), workers=2)
+    with no_retracing_told():
+        assert [agreed(where, number) for number in range(8)] == list(range(8))
+        assert [largest(where, number) for number in range(8)] == list(range(8))
+
+
+@in_tensorflow
+def test_many_short_fits_draw_no_warning_of_tensorflows() -> None:
+    """Each has functions of its own, which it traces once."""
+    import penstock
+
+    two_cpus()
+    data = rows(8)
+    with no_retracing_told():
+        for _ in range(6):
+            penstock.train.fit(
+                *(network(), *data),
+                strategy="mirrored",
+                validation_data=data,
+                verbose=0,
+            )
+
+
+@contextlib.contextmanager
+def no_retracing_told() -> Iterator[None]:
     told: list[logging.LogRecord] = []
     listening = logging.Handler()
     listening.emit = told.append  # type: ignore[method-assign]
     log = logging.getLogger("tensorflow")
     log.addHandler(listening)
     try:
-        assert [agreed(where, number) for number in range(8)] == list(range(8))
-        assert [largest(where, number) for number in range(8)] == list(range(8))
+        yield
     finally:
         log.removeHandler(listening)
     assert not [record.getMessage() for record in told if "retracing" in record.getMessage()]

@@ -90,6 +90,14 @@ class _OfAScript(Command):
     help="How long a process may stand stopped; 0: for ever.",
 )
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long machines and processes wait for each other; also in fit, if that says nothing.",
+)
+@click.option(
     "--grace",
     type=click.FloatRange(0),
     default=5.0,
@@ -112,6 +120,7 @@ def train(
     checkpoints: Path | None,
     profile: Path | None,
     patience: float,
+    timeout: float,
     grace: float,
     explain: bool,
     as_json: bool,
@@ -134,6 +143,7 @@ def train(
         checkpoints=_absolute(checkpoints),
         profile=_absolute(profile),
         patience=patience,
+        timeout=timeout,
         grace=grace,
         as_json=as_json,
     )

@@ -79,6 +79,12 @@ class Entry:
             with contextlib.suppress(OSError):
                 aside.unlink()
 
+    def forget(self) -> None:
+        """Keep nothing any more, until something is written."""
+        if self.kept:
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def alone(self, patience: float) -> Iterator[None]:
         """While nobody else is inside, on this machine; after `patience` seconds all the same."""

@@ -85,9 +85,12 @@ class Compiled:
         self._begun = False
         self._remembering = threading.Lock()
         self._content = graph.key  # a hash; "" where it cannot be known
-        self._entry = Entry(circumstances(graph.key, model))
+        self._card = plans.own_device()
+        key = circumstances(graph.key, model)
+        self._shared = self._entry = Entry(key)  # with all cards of a name
+        self._own = Entry({**key, "card": self._card} if key else {})  # where more has not fit
         if not self._remembered(graph):
-            with self._entry.alone(_PATIENCE):
+            with self._shared.alone(_PATIENCE):
                 if not self._remembered(graph):
                     self._found_out(graph)
         self._modes.settle(self._findings.mode)
@@ -133,11 +136,16 @@ class Compiled:
             self._remember_cut()
 
     def _remember_cut(self) -> None:
-        """What has not fit here need not be tried again by the next start."""
+        """What has not fit here need not be tried again by the next start, on this card."""
         limit = memory_of(self.device).limit()
         with self._remembering:
             self._findings = self._findings.cut(min(self.max_batch, self._rungs.most), limit)
-            self._entry.write(self._findings.to_json())
+            self._write_cut()
+
+    def _write_cut(self) -> None:
+        self._entry = self._own
+        self._entry.write(self._findings.to_json())
+        self._note()
 
     def _compute(self, arrays: list[Array]) -> list[Array]:
         shapes = shapes_of(arrays)
@@ -194,7 +202,10 @@ class Compiled:
 
     def _remembered(self, graph: Graph) -> bool:
         """Whether an earlier start has found out everything, and it can still be had."""
-        findings = Findings.from_json(self._entry.read())
+        return any(self._taken_from(entry, graph) for entry in (self._own, self._shared))
+
+    def _taken_from(self, entry: Entry, graph: Graph) -> bool:
+        findings = Findings.from_json(entry.read())
         if findings is None or (self._thorough and not findings.searched):
             return False
         if findings.outgrown(memory_of(self.device).limit()):
@@ -206,12 +217,12 @@ class Compiled:
         except DeviceMemoryError:
             raise
         except Exception as error:
-            _log.info("cache: %s is made anew: %s", self._entry.path, error)
+            _log.info("cache: %s is made anew: %s", entry.path, error)
             self._runs.clear()
             return False
-        self.cached = True
+        self.cached, self._entry = True, entry
         if self._findings.max_batch < findings.max_batch:
-            self._entry.write(self._findings.to_json())
+            self._write_cut()
         return True
 
     def _found_out(self, graph: Graph) -> None:
@@ -223,12 +234,18 @@ class Compiled:
             thorough=self._thorough,
             tell=self._tell,
         )
-        findings = examination.findings(self._entry)
+        findings = examination.findings(self._shared)
         self._modes = examination.modes
         self._begin(findings, examination.samples)
         if not examination.lasting:
-            self._entry = Entry({})
-        self._entry.write(self._findings.to_json())
+            self._shared = self._own = Entry({})
+        self._own.forget()
+        self._entry = self._shared
+        if self._findings.max_batch < findings.max_batch:
+            self._shared.write(findings.to_json())
+            self._write_cut()
+        else:
+            self._shared.write(self._findings.to_json())
 
     def _begin(self, findings: Findings, samples: Samples | None) -> None:
         """Decide on sizes, and warm the smallest and the largest."""
@@ -301,9 +318,12 @@ class Compiled:
             return
         frozen = self._modes.frozen()
         if frozen is not None:
-            stored.keep(self._entry, self._model, self._inputs, self._outputs, frozen)
-        if self._findings.memory:
-            plans.note(self._model, plans.own_device(), self._entry.path)
+            stored.keep(self._shared, self._model, self._inputs, self._outputs, frozen)
+        self._note()
+
+    def _note(self) -> None:
+        if self._entry.kept and self._findings.memory:
+            plans.note(self._model, self._card, self._entry.path)
 
     def _warm_rest(self) -> bool:
         if self._samples is None or not self.batched:

@@ -17,6 +17,7 @@ Keras' own `fit` breaks there. One step::
   `scaling`: the loss scale of float16; `tally`: metrics and statistics across replicas;
   `passes`: a model forward, and its metrics; `undoing`: what a step that failed puts back;
   `apart`: the step of one of several workers, in smaller parts where memory does not suffice
+- `tracing`: functions that a run has for itself
 - `loop`: epochs, what happens between steps; `validation`; `callbacks`: whom the loop tells
 - `agreement`: what all workers must have the same of; `alike`: whether they take the same steps
 - `checkpoints`: how a state is kept, and found again; `saving`: what of a run is kept;

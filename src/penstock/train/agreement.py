@@ -16,6 +16,7 @@ from penstock.errors import ConfigError
 from penstock.model.runtime import tf
 from penstock.train.reducing import summed
 from penstock.train.strategies import Place
+from penstock.train.tracing import traced
 
 
 def level(place: Place, variables: Sequence[Any]) -> None:
@@ -80,4 +81,4 @@ def _adder(strategy: Any, local: int, options: Any, once: bool) -> Any:
         own = given if once else [tf.identity(value) for value in values]
         return summed(own, options)
 
-    return tf.function(lambda values: strategy.run(add, args=(values,)), autograph=False)
+    return traced(lambda values: strategy.run(add, args=(values,)))

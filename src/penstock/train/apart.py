@@ -24,6 +24,7 @@ from typing import Any
 from penstock.model.runtime import keras, tf
 from penstock.train.micro import is_out_of_memory, one_row_does_not_fit
 from penstock.train.step import TrainStep
+from penstock.train.tracing import traced
 
 _HALF = 2  # bytes; gradients of so few are summed in float32
 
@@ -69,7 +70,7 @@ class WorkersStep(TrainStep):
 
     def _prepare(self) -> None:
         def function(body: Callable[..., Any]) -> Any:
-            return tf.function(body, reduce_retracing=True, autograph=False)
+            return traced(body, reduce_retracing=True)
 
         self._take, self._note = function(self._taken_and_noted), function(self._noted)
         self._whole_piece, self._part = function(self._found), function(self._found_in_part)

@@ -16,6 +16,7 @@ from penstock.train.jit import Contest, Tried
 from penstock.train.micro import largest_micro, peaks_of, room_of
 from penstock.train.step import TrainStep
 from penstock.train.strategies import Place
+from penstock.train.tracing import traced
 
 
 def compiled_at_first(model: Any, place: Place, asked: bool | str, deterministic: bool) -> Any:
@@ -53,7 +54,7 @@ def micros_that_fit(
         return 1
     example = _example(feed.dataset(0))
     before = [each.numpy() for each in state_of(model) if not each.trainable]
-    probe = tf.function(make().probed, reduce_retracing=True, autograph=False)
+    probe = traced(make().probed, reduce_retracing=True)
 
     def run(size: int) -> None:
         x, y, weight, _ = keras().tree.map_structure(lambda part: _rows(part, size), example)

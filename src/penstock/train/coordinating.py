@@ -39,7 +39,7 @@ from penstock.train.loop import Loop, Run, listed, plain
 from penstock.train.options import Options
 from penstock.train.passes import check_targets, forward
 from penstock.train.patience import Patience
-from penstock.train.reading import Asked, spec_of
+from penstock.train.reading import Asked, names_of_functions, spec_of
 from penstock.train.saving import Kept
 from penstock.train.scaling import optimizer_of
 from penstock.train.servers import three
@@ -163,6 +163,14 @@ class Coordinated:
         if arrays is not None:
             return arrays
         policy = policy_for(data[0], feed, self._found.size, asked)
+        if policy is not None and names_of_functions() is None:
+            if asked != "auto":
+                raise ConfigError(
+                    f'shard="{asked}": TensorFlow {tf.__version__} keeps the functions by which '
+                    "workers read their own data where they are not found (2.21 is known to work): "
+                    'say shard="chief"'
+                )
+            return Carried(feed)
         if policy is not None and _looks_up(self._model):
             if asked != "auto":
                 raise ConfigError(

@@ -43,7 +43,7 @@ def fit(
     shard: str = "auto",
     reduce: str = "auto",
     pack_bytes: int = 32 << 20,
-    timeout: float = 600.0,
+    timeout: float | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
     keep: int = 3,
     checkpoint_every: int | None = None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -92,9 +93,11 @@ class Keeper:
             return Position(epoch=self._options.initial_epoch)
         if newest.step_in_epoch:
             _check_position(newest, self._data)
-        kept.restore(newest)
+        same = kept.restore(newest)
         facts = newest.facts
         self._tell(newest)
+        if not same:
+            self._tell_metrics(newest)
         return Position(
             *(newest.epoch, newest.step_in_epoch, newest.step),
             *(facts["history"], facts["epochs"], facts.get("parts")),
@@ -112,6 +115,21 @@ class Keeper:
         else:
             at = f"epoch {newest.epoch + 1} of {options.epochs}, step {newest.step_in_epoch} of it"
             print(f"penstock: goes on at {at}, {where}", flush=True)
+
+    def _tell_metrics(self, newest: State) -> None:
+        """The model counts others than it did: not wrong, but for what an epoch tells of itself."""
+        told = "the model's metrics are others than the checkpoint's"
+        if not self._place.is_chief:
+            return
+        if newest.step_in_epoch:
+            warnings.warn(
+                f"{told}, which is of the middle of epoch {newest.epoch + 1}: of that epoch, all "
+                f"metrics but the loss are counted from step {newest.step_in_epoch} on",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        elif self._options.verbose not in (0, "0", False):
+            print(f"penstock: {told}: the history has each of the epochs that counted it")
 
     def recall(self, callbacks: Sequence[Any]) -> None:
         """Have them remember what they did. All workers the same: what the chief's did."""

@@ -2,8 +2,9 @@
 
 What the launcher has to say comes by the environment, and is the default of what is not given:
 PENSTOCK_TRAIN_CHECKPOINTS and PENSTOCK_TRAIN_PROFILE (folders), PENSTOCK_TRAIN_SUMMARY (a file for
-the chief's report), PENSTOCK_TRAIN_ATTEMPT (how often it was started again). A script that calls
-`fit` several times has a folder for each: what is named, and in it `fit-2`, `fit-3`, …
+the chief's report), PENSTOCK_TRAIN_ATTEMPT (how often it was started again), PENSTOCK_TRAIN_TIMEOUT
+(how long others are waited for). A script that calls `fit` several times has a folder for each:
+what is named, and in it `fit-2`, `fit-3`, …
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ STRATEGIES = ("auto", "one", "mirrored", "multiworker", "parameter_server")
 REDUCTIONS = ("auto", "nccl", "ring", "hierarchical")
 PRECISIONS = (None, "float32", "mixed_float16", "mixed_bfloat16")
 SHARDS = ("auto", "data", "file", "off", "chief")
+TIMEOUT = 600.0  # seconds
 _PACK_BYTES = 32 << 20
 _FOLDERS = ("checkpoints", "profile")
 _calls: collections.Counter[str] = collections.Counter()  # of `fit`, by the environment's folder
@@ -44,7 +46,7 @@ class Options:
     strategy: Any = "auto"
     reduce: str = "auto"
     pack_bytes: int = _PACK_BYTES
-    timeout: float = 600.0
+    timeout: float = TIMEOUT
     accumulate: int = 1
     micro_batch: int | str | None = None
     precision: str | None = None
@@ -139,10 +141,17 @@ def asked(environ: Mapping[str, str] = os.environ, **given: Any) -> Options:
         for name in ("checkpoints", "profile", "summary")
         if given.get(name) is None and (variable := environ.get(f"PENSTOCK_TRAIN_{name.upper()}"))
     }
+    if given.get("timeout") is None:
+        told["timeout"] = waited(environ)
     told["attempt"] = int(environ.get("PENSTOCK_TRAIN_ATTEMPT") or 0)
     options = Options(**{**given, **told})
     folders: dict[str, Any] = {name: _of_this_call(told[name]) for name in _FOLDERS if name in told}
     return dataclasses.replace(options, **folders)
+
+
+def waited(environ: Mapping[str, str] = os.environ) -> float:
+    """How many seconds others are waited for, where the script does not say, or not yet."""
+    return float(environ.get("PENSTOCK_TRAIN_TIMEOUT") or TIMEOUT)
 
 
 def _of_this_call(folder: str) -> str:

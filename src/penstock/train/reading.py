@@ -86,12 +86,11 @@ class Reader:
         self._open: dict[tuple[Asked, int], _Stream] = {}
 
     def attach(self) -> None:
-        """From now on steps find it."""
-        from tensorflow.python.ops import script_ops
-
-        # TensorFlow calls Python by such names, in the process where they are known.
-        _attached.append(self.answer)
-        script_ops._py_funcs._funcs[TOKEN] = _attached[-1]  # which holds on to nothing itself
+        """From now on steps find it, where they can."""
+        names = names_of_functions()
+        if names is not None:
+            _attached.append(self.answer)
+            names[TOKEN] = _attached[-1]  # which holds on to nothing itself
 
     def give(self, training: Any, validation: Any) -> None:
         """What there is to read: as `fit` was called here."""
@@ -165,6 +164,21 @@ class _Stream:
 
 
 _attached: list[Any] = []
+
+
+def names_of_functions() -> Any | None:
+    """TensorFlow calls Python by such names, in the process where they are known; `None` in a
+    version that keeps them elsewhere.
+
+    There is no public way to them: `tf.numpy_function` chooses the name itself, by counting, and
+    the chief could not know what it is in a worker.
+    """
+    try:
+        from tensorflow.python.ops import script_ops
+
+        return script_ops._py_funcs._funcs
+    except (ImportError, AttributeError):
+        return None
 
 
 def owners(alive: Sequence[bool]) -> list[int]:

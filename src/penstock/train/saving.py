@@ -8,7 +8,7 @@ kind, not by the layers' own names, which Keras numbers anew in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
@@ -19,6 +19,8 @@ from penstock.train.tally import Tally
 
 if TYPE_CHECKING:
     from penstock.train.checkpoints import State
+
+_COUNTED = "metrics/"  # begins the names of what metrics have counted
 
 
 class Kept:
@@ -43,34 +45,23 @@ class Kept:
         """What is no array."""
         return {"loss_scale": self._scale.to_json() if self._scale is not None else None}
 
-    def restore(self, state: State) -> None:
-        """As they were."""
-        expected = {name: tuple(variable.shape) for name, variable in self._all()}
-        got = {
-            name: tuple(array.shape)
-            for name, array in state.arrays.items()
-            if not name.startswith(PREFIX)
-        }
-        if expected != got:
-            differing = sorted(
-                name for name in {*expected, *got} if expected.get(name) != got.get(name)
-            )
-            named = ", ".join(
-                f"{name} (expected {expected.get(name)}, got {got.get(name)})"
-                for name in differing[:4]
-            )
-            raise ConfigError(
-                f"the newest checkpoint is of another model or optimizer: {named}; "
-                "give another folder, or resume=False"
-            )
-        for name, variable in self._all():
-            variable.assign(state.arrays[name])
+    def restore(self, state: State) -> bool:
+        """As they were. Whether all metrics are, too: where others are counted now, the loss is."""
+        arrays = {name: each for name, each in state.arrays.items() if not name.startswith(PREFIX)}
+        counted = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_COUNTED)}
+        lasting = dict(self._lasting())
+        _check(_shapes(lasting), _shapes(arrays))
+        for name, variable in lasting.items():
+            variable.assign(arrays[name])
+        counters = dict(zip(self._counter_names(), self._tally.counters, strict=True))
+        same = _shapes(counters) == _shapes(counted)
+        of_loss = {id(each) for each in self._model._loss_tracker.variables}  # Keras' first
+        for name, variable in counters.items():
+            if same or id(variable) in of_loss:
+                variable.assign(counted[name])
         if self._scale is not None and state.facts.get("loss_scale"):
             self._scale.from_json(state.facts["loss_scale"])
-
-    def _all(self) -> Iterator[tuple[str, Any]]:
-        yield from self._lasting()
-        yield from zip(self._counter_names(), self._tally.counters, strict=True)
+        return same
 
     def _lasting(self) -> Iterator[tuple[str, Any]]:
         for number, variable in enumerate(state_of(self._model)):
@@ -80,8 +71,24 @@ class Kept:
 
     def _counter_names(self) -> list[str]:
         counters = enumerate(self._tally.counters)
-        return [f"metrics/{number}/{_kind(each)}" for number, each in counters]
+        return [f"{_COUNTED}{number}/{_kind(each)}" for number, each in counters]
 
 
 def _kind(variable: Any) -> str:
     return "state" if "seed_generator" in variable.path else str(variable.name).rpartition("/")[2]
+
+
+def _shapes(named: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in named.items()}
+
+
+def _check(expected: dict[str, Any], got: dict[str, Any]) -> None:
+    differing = sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name))
+    if differing:
+        named = ", ".join(
+            f"{name} (expected {expected.get(name)}, got {got.get(name)})" for name in differing[:4]
+        )
+        raise ConfigError(
+            f"the newest checkpoint is of another model or optimizer: {named}; "
+            "give another folder, or resume=False"
+        )

@@ -89,7 +89,7 @@ def run(
     return history
 
 
-def joined(found: Cluster, timeout: float = 600.0) -> Any:
+def joined(found: Cluster, timeout: float) -> Any:
     """Take this task's place in the cluster. On the chief: the coordinator. Elsewhere: for good."""
     os.environ.setdefault(*_PATIENT)
     if found.role != "chief":

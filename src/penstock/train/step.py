@@ -25,6 +25,7 @@ from penstock.train.scaling import LossScale, optimizer_of
 from penstock.train.strategies import Place
 from penstock.train.sums import Sums
 from penstock.train.tally import Tally
+from penstock.train.tracing import traced
 from penstock.train.undoing import Before
 from penstock.train.weighing import Weighing, plainly
 
@@ -85,7 +86,7 @@ class TrainStep:
     def _prepare(self) -> None:
         if self._micros > 1:
             self._sums = Sums(self._place, self._weights)
-        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
+        self._function = traced(self._step, reduce_retracing=True)
 
     def _plainly(self) -> Any:
         return plainly(self._place.replicas, self._optimizer)
@@ -293,8 +294,6 @@ class TrainStep:
             return function
         key = (name, replica_number())
         if key not in self._compiled:
-            self._compiled[key] = tf.function(
-                function, jit_compile=True, reduce_retracing=True, autograph=False
-            )
+            self._compiled[key] = traced(function, jit_compile=True, reduce_retracing=True)
         compiled: Callable[..., Any] = self._compiled[key]
         return compiled

@@ -31,6 +31,7 @@ from penstock.errors import ConfigError, WorkerLost
 from penstock.model.runtime import tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
+from penstock.train.options import TIMEOUT, waited
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Place:
 
 
 def place(
-    strategy: Any = "auto", reduce: str = "auto", pack_bytes: int = 0, timeout: float = 600.0
+    strategy: Any = "auto", reduce: str = "auto", pack_bytes: int = 0, timeout: float = TIMEOUT
 ) -> Place:
     """The place for a name or a strategy."""
     found = clusters.found() if isinstance(strategy, str) else None
@@ -101,7 +102,7 @@ def resolved(strategy: Any) -> str:
     return strategy if isinstance(strategy, str) else "mirrored"
 
 
-def prepare(reduce: str = "auto", pack_bytes: int = 32 << 20, timeout: float = 600.0) -> None:
+def prepare(reduce: str = "auto", pack_bytes: int = 32 << 20, timeout: float | None = None) -> None:
     """Join the cluster that the environment names, if any, before the script makes anything.
 
     For scripts that are not started by `penstock train`, make tensors or data sets before they
@@ -109,7 +110,7 @@ def prepare(reduce: str = "auto", pack_bytes: int = 32 << 20, timeout: float = 6
     """
     found = clusters.found()
     if found is not None and found.kind == "multiworker":
-        _multiworker(found, reduce, pack_bytes, timeout)
+        _multiworker(found, reduce, pack_bytes, waited() if timeout is None else timeout)
 
 
 def has_joined() -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.model.runtime import tf
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
+from penstock.train.tracing import traced
 
 
 class Before:
@@ -48,7 +49,7 @@ class Before:
     def undo(self) -> None:
         """After a step that raised: all is as it was noted, if that step has noted anything."""
         strategy = self._place.strategy
-        tf.function(lambda: strategy.run(self._undo), autograph=False)()
+        traced(lambda: strategy.run(self._undo))()
 
     def _undo(self) -> None:
         for kept, variable in zip(self._kept, self._state(), strict=True):

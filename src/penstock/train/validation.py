@@ -24,6 +24,7 @@ from penstock.train.passes import count_in, forward, replica_number
 from penstock.train.reducing import summed
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
+from penstock.train.tracing import traced
 from penstock.train.weighing import Weighing, plainly
 
 _FETCHED = 512  # losses at a time
@@ -161,8 +162,8 @@ class _Step:
         self._spec = spec
         self._weighing = Weighing(model, micros * place.replicas)
         self.sums = self._weighing.by == "sum"
-        self._function = tf.function(self._step, reduce_retracing=True, autograph=False)
-        self._gather = tf.function(self._gathered, autograph=False)
+        self._function = traced(self._step, reduce_retracing=True)
+        self._gather = traced(self._gathered)
         self._compiled: dict[Any, Any] = {}
 
     def __call__(self, iterator: Any) -> Any:
@@ -185,7 +186,7 @@ class _Step:
         function: Any = self._counted
         if self._jit:
             function = self._compiled.setdefault(
-                replica_number(), tf.function(function, jit_compile=True, autograph=False)
+                replica_number(), traced(function, jit_compile=True)
             )
         with tf.control_dependencies([count]):  # nothing happens without data
             return function(x, y, weight, count)

@@ -3,7 +3,7 @@
 How workers share a data set:
 
 - "data": each reads all of it and takes its part of every global batch. All must see the same
-  order, so a shuffle without a seed is refused
+  order, so what has none (`orders.loose`) is refused
 - "file": each reads its own files (`tf.data`'s auto-sharding) and fills its part of every batch
   from them. Nothing is read twice; workers may run out of rows at different steps
 - "rows": each reads its part of every global batch alone. Not of a `tf.data` set, which is read
@@ -125,22 +125,25 @@ def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
     """The feed of a Dataset of batches."""
     import tensorflow as tf
 
+    from penstock.train.feed.orders import loose
+
     _check(dataset)
     policy, mine = shared(dataset, share, shard)
-    shuffled, unseeded = is_shuffled(dataset), is_unseeded(dataset)
-    if policy == "data" and share.workers > 1 and unseeded:
+    if policy == "data" and share.workers > 1 and (why := loose(dataset)):
         raise InputError(
-            "expected a data set that every worker reads in the same order; got a shuffle without "
-            "a seed: pass shuffle(…, seed=…), or shard it yourself and say shard='off'"
+            f"expected a data set that every worker reads in the same order; got {why}: pass "
+            "seed=…, or leave out deterministic=False, or shard it yourself and say shard='off'"
         )
-    orders = _Orders(mine) if shuffled else None
+    orders = _Orders(mine) if is_shuffled(dataset) else None
 
     def read(epoch: int, start_row: int, size: int) -> Any:
-        if start_row and (unseeded or (orders is not None and orders.drawn > epoch)):
+        why = loose(dataset) if start_row else ""
+        if start_row and orders is not None and orders.drawn > epoch:
+            why = why or "a shuffle that has drawn the next order already"
+        if why:
             warnings.warn(
                 "this epoch goes on in another order of rows than it began, so that some come "
-                "twice or not at all: the data set's shuffle has no seed, or it has drawn the next "
-                "order already",
+                f"twice or not at all: the data set has {why}",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -256,7 +259,7 @@ def _check(dataset: Any) -> None:
 def chain(dataset: Any) -> Iterator[Any]:
     """A data set and what it is made of."""
     yield dataset
-    for source in dataset._inputs():
+    for source in getattr(dataset, "_impl", dataset)._inputs():  # readers have one within
         yield from chain(source)
 
 

@@ -1,8 +1,9 @@
 """A shuffled `tf.data.Dataset` in the order of an epoch, for whoever asks, as often as he does.
 
 As TensorFlow has it, such a data set draws the next order whenever it is begun, and without a seed
-each process draws its own. `in_order` copies it, graph and all, with seeds for this epoch alone:
-drawn from the seeds that it has, or from that of the run.
+each process draws its own; with deterministic=False, timing decides. `in_order` copies it, graph
+and all, with seeds for this epoch alone, drawn from the seeds that it has, or from that of the run,
+and without leave to be out of order. `loose` tells what has none to begin with.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock.train.feed.datasets import chain
+from penstock.train.feed.datasets import chain, is_unseeded
 
 _LARGEST = 1 << 28  # bytes of a data set that is copied: rows may lie in it
-_SHUFFLES = ("ShuffleDataset", "ShuffleDatasetV3")  # (data, size, two seeds, their generator)
+_DRAWN = {  # what draws: what it is then, and how many inputs are before its two seeds
+    "ShuffleDataset": ("ShuffleDataset", 2),
+    "ShuffleDatasetV3": ("ShuffleDataset", 2),
+    "RandomDataset": ("RandomDataset", 0),
+    "RandomDatasetV2": ("RandomDataset", 0),
+}
+_ANEW = ("reshuffle_each_iteration", "rerandomize_each_iteration")
 _CACHES = ("CacheDataset", "CacheDatasetV2")
 
 
@@ -27,27 +34,75 @@ def in_order(dataset: Any, seed: int, epoch: int) -> Any | None:
     import tensorflow as tf
     from tensorflow.python.data.ops import dataset_ops
 
-    if sum(map(_bytes, chain(dataset))) > _LARGEST:
+    graph = _graph(dataset)
+    if graph is None:
         return None
-    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    given = _give_seeds(graph.node, "{}", seed, epoch) + _hold_order(graph.node)
+    for function in graph.library.function:
+        given += _give_seeds(function.node_def, "{}:output:0", seed, epoch)
+        given += _hold_order(function.node_def)
+    if not given:
+        return dataset
     try:
-        text = dataset._as_serialized_graph(external_state_policy=policy).numpy()
-        if len(text) > _LARGEST:
-            return None
-        graph = tf.compat.v1.GraphDef.FromString(text)
-        given = _give_seeds(graph.node, "{}", seed, epoch)
-        for function in graph.library.function:
-            given += _give_seeds(function.node_def, "{}:output:0", seed, epoch)
-        if not given:
-            return dataset
         copy = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
     except (tf.errors.OpError, ValueError):
         return None
     return dataset_ops._VariantDataset(copy, dataset.element_spec)
 
 
+def loose(dataset: Any) -> str:
+    """What gives it another order whenever it is read, as far as that can be seen; or nothing."""
+    graph = _graph(dataset)
+    if is_unseeded(dataset):  # found also where rows are too many to copy
+        return "a shuffle without a seed"
+    if graph is None:
+        return ""
+    for nodes in (graph.node, *(each.node_def for each in graph.library.function)):
+        known = {node.name: node for node in nodes}
+        for node in nodes:
+            if _may_overtake(node):
+                of = next(
+                    (each for each in ("interleave", "map") if each in node.op.lower()), "step"
+                )
+                return f"{'an' if of == 'interleave' else 'a'} {of} with deterministic=False"
+            if node.op.startswith("RandomDataset") and not any(_seeds(node, known)):
+                return "a random choice without a seed"
+    return ""
+
+
+def _graph(dataset: Any) -> Any | None:
+    """What it is made of; nothing where that cannot be had, or has too many rows in it."""
+    import tensorflow as tf
+
+    if sum(map(_bytes, chain(dataset))) > _LARGEST:
+        return None
+    policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    try:
+        text = dataset._as_serialized_graph(external_state_policy=policy).numpy()
+        return tf.compat.v1.GraphDef.FromString(text) if len(text) <= _LARGEST else None
+    except (tf.errors.OpError, ValueError):
+        return None
+
+
+def _may_overtake(node: Any) -> bool:
+    return "deterministic" in node.attr and node.attr["deterministic"].s == b"false"
+
+
+def _hold_order(nodes: Any) -> int:
+    """Have nothing overtake another. How often that was allowed."""
+    free = [node for node in nodes if _may_overtake(node)]
+    for node in free:
+        node.attr["deterministic"].s = b"true"
+    return len(free)
+
+
+def _seeds(node: Any, known: dict[str, Any]) -> list[int]:
+    first = _DRAWN[node.op][1]
+    return [_value(known.get(_name(each))) for each in node.input[first : first + 2]]
+
+
 def _give_seeds(nodes: Any, named: str, seed: int, epoch: int) -> int:
-    """To every shuffle among the nodes of a graph, which name each other's outputs like that.
+    """To all that draw among the nodes of a graph, which name each other's outputs like that.
 
     How many there are.
     """
@@ -55,20 +110,22 @@ def _give_seeds(nodes: Any, named: str, seed: int, epoch: int) -> int:
 
     known = {node.name: node for node in nodes}
     kept = _behind([node for node in nodes if node.op in _CACHES], known)
-    shuffles = [node for node in nodes if node.op in _SHUFFLES]
-    for number, node in enumerate(shuffles):
-        own = [_value(known.get(_name(each))) for each in node.input[2:4]]
-        anew = node.attr["reshuffle_each_iteration"].b and node.name not in kept
+    drawing = [node for node in nodes if node.op in _DRAWN]
+    for number, node in enumerate(drawing):
+        own = _seeds(node, known)
+        anew = any(name in node.attr and node.attr[name].b for name in _ANEW)
+        anew = anew and node.name not in kept
         drawn = np.random.SeedSequence([*(own if any(own) else (seed, 0)), number, epoch * anew])
-        node.op = "ShuffleDataset"
-        node.attr["reshuffle_each_iteration"].b = False
-        del node.input[2:]
+        node.op, first = _DRAWN[node.op]
+        for name in _ANEW:
+            node.attr.pop(name, None)
+        del node.input[first:]
         for place, value in enumerate(drawn.generate_state(2)):
             constant = nodes.add(name=f"penstock_seed_{number}_{place}", op="Const")
             constant.attr["dtype"].type = tf.int64.as_datatype_enum
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(int(value) + 1, tf.int64))
             node.input.append(named.format(constant.name))
-    return len(shuffles)
+    return len(drawing)
 
 
 def _behind(caches: Iterable[Any], known: dict[str, Any]) -> set[str]:

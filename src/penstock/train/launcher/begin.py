@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from penstock.model.haste import hasten
 from penstock.model.watching import watch
+from penstock.train.options import waited
 
 _CONTEXT = "tensorflow.python.eager.context"
 
@@ -88,14 +89,14 @@ def _join() -> None:
     if cluster.role == "worker":  # goes on until it knows what it is to read
         servers.listen(cluster)
     else:
-        servers.joined(cluster)
+        servers.joined(cluster, waited())
 
 
 def _serve_on() -> None:
     """A worker whose script was over without `fit` is counted on all the same."""
     servers = sys.modules.get("penstock.train.servers")
     if servers is not None and servers.is_listening():
-        servers.joined(importlib.import_module("penstock.train.cluster").found())
+        servers.joined(importlib.import_module("penstock.train.cluster").found(), waited())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.train.launcher.job import Job
 from penstock.train.launcher.result import How, Result, joined
-from penstock.train.launcher.talk import MEETING, Line, Peer, lost, patience
+from penstock.train.launcher.talk import Line, Peer, lost, patience
 from penstock.train.launcher.watch import Watch
 from penstock.train.nodes import check_address
 
@@ -40,11 +40,11 @@ class Head(Peer):
         absent = self._job.machines - 1 - len(self._members)
         if absent:
             self._say(f"waits for {absent} more machine{'s' if absent > 1 else ''}")
-        if not self._wait(lambda: len(self._members) == self._job.machines - 1, MEETING):
+        if not self._wait(lambda: len(self._members) == self._job.machines - 1, self._job.timeout):
             missing = [n for n in range(1, self._job.machines) if n not in self._members]
             names = ", ".join(f"{n} ({self._job.nodes[n]})" for n in missing)
             if missing and not self._watch.orders:
-                raise ConfigError(f"within {MEETING:.0f} s nothing came from rank {names}")
+                raise ConfigError(f"within {self._job.timeout:g} s nothing came from rank {names}")
             return None
         self._send_all({"go": attempt})
         return attempt

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.train.nodes import Nodes
+from penstock.train.options import TIMEOUT
 
 _MOST_TASKS = 512  # on one machine
 
@@ -34,6 +35,7 @@ class Job:
     checkpoints: str = ""
     profile: str = ""
     patience: float = 60.0  # seconds that a task may stand stopped
+    timeout: float = TIMEOUT  # seconds that those who have not come are waited for
     grace: float = 5.0  # seconds between asking a task to end and killing it
     as_json: bool = False
 

@@ -18,6 +18,7 @@ CHECKPOINTS = "PENSTOCK_TRAIN_CHECKPOINTS"
 PROFILE = "PENSTOCK_TRAIN_PROFILE"
 ATTEMPT = "PENSTOCK_TRAIN_ATTEMPT"
 SUMMARY = "PENSTOCK_TRAIN_SUMMARY"
+TIMEOUT = "PENSTOCK_TRAIN_TIMEOUT"
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def _addresses(job: Job, every: Sequence[Place]) -> list[str]:
 def environment(job: Job, cluster: Cluster, attempt: int, summary: str) -> dict[str, str]:
     """What is different for a task's process, beside its devices."""
     changes = {"TF_CONFIG": cluster.tf_config(), ATTEMPT: str(attempt), "PYTHONUNBUFFERED": "1"}
+    changes[TIMEOUT] = str(job.timeout)
     if job.checkpoints:
         changes[CHECKPOINTS] = job.checkpoints
     if job.profile:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.train.launcher.job import Job
 from penstock.train.launcher.result import Result
-from penstock.train.launcher.talk import AGREEING, MEETING, Line, Peer, lost, patience
+from penstock.train.launcher.talk import AGREEING, Line, Peer, lost, patience
 from penstock.train.launcher.watch import Watch
 from penstock.train.nodes import check_address
 
@@ -31,12 +31,13 @@ class Member(Peer):
         """Call the head, if that was not done, and wait until it says go."""
         self.stopped, self._verdict = False, None
         self._again = self._told = False
-        if self._line is None and not self._wait(self._connect, MEETING):
+        timeout = self._job.timeout
+        if self._line is None and not self._wait(self._connect, timeout):
             if self._watch.orders:
                 return None
             host, port = self._address
-            raise ConfigError(f"nobody answers at {host}:{port} within {MEETING:.0f} s (rank 0)")
-        gone = self._wait(lambda: self._going >= attempt or self._verdict, 2 * MEETING)
+            raise ConfigError(f"nobody answers at {host}:{port} within {timeout:g} s (rank 0)")
+        gone = self._wait(lambda: self._going >= attempt or self._verdict, 2 * timeout)
         if self._refused:
             raise ConfigError(f"the job's first machine refuses this one: {self._refused}")
         return self._going if gone and self._verdict is None else None

@@ -14,7 +14,6 @@ from penstock.train.launcher.job import Job
 from penstock.train.launcher.result import How, Result
 from penstock.train.launcher.watch import Watch
 
-MEETING = 600.0  # seconds in which all machines must have come
 AGREEING = 60.0  # seconds in which all must have ended their tasks
 _PAUSE = 0.2
 _LONGEST = 1 << 20
