@@ -200,3 +200,18 @@ def test_what_is_said_of_columns_that_are_not_there_is_refused(
         with pytest.raises(ConfigError, match="features: there is no column 'z'"):
             open_source(name, features={"z": "float32"})
     assert len(open_source(name, columns=["a"], fill={"b": 0})) == 2
+
+
+def test_numbers_that_features_have_no_place_for_fail(place: Path) -> None:
+    array, failed = _column(place, pa.array([1, 300, -5, None]), features={"c": "int8"})
+    assert array.tolist() == [1, 0, -5, 0]
+    assert failed == {1: "type", 3: "null"}
+    fractions = pa.array([2.0, 2.5, float("nan"), 2.0**63, -(2.0**63)])
+    array, failed = _column(place, fractions, features={"c": "int64"})
+    assert array.tolist() == [2, 0, 0, 0, -(2**63)]
+    assert failed == {1: "type", 2: "type", 3: "type"}
+    pairs = pa.array([[1, 2], [3, -1], [5, 6]])
+    array, failed = _column(place, pairs, features={"c": ("uint8", (2,))})
+    assert array.tolist() == [[1, 2], [0, 0], [5, 6]]
+    assert failed == {1: "type"}
+    assert _column(place, pa.array([1.1]), features={"c": "float16"})[1] == {}

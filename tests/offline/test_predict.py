@@ -222,6 +222,22 @@ def test_columns_in_and_columns_beside_the_outputs(x, engine, place):
     assert np.array_equal(columns["label"], np.arange(1000) % 3)
 
 
+def test_numbers_that_the_model_has_no_place_for_fail(place):
+    seen = penstock.Model(model("same"), inputs=("int32", ()), max_batch=4)
+    Path("n.csv").write_text('n\n1\n3000000000\n-5\n""\n7\n8\n')
+    report = penstock.predict(seen, "n.csv", "y.npy")
+    assert (report.written, report.kinds) == (4, {"type": 1, "null": 1})
+    assert np.load("y.npy").tolist() == [1, -5, 7, 8]
+    assert np.load("y.keys.npy").tolist() == [0, 2, 4, 5]
+    told = [(failed["row"], failed["message"]) for failed in errors("y.npy")]
+    assert told[0] == (1, "'n': the model takes int32, got 3000000000")
+    assert told[1][0] == 3
+    with pytest.raises(RowsFailed, match="300"):
+        penstock.predict(
+            penstock.Model(model("same"), inputs=("int8", (2,))), np.array([[1, 2], [300, 4]])
+        )
+
+
 def test_outputs_go_through_a_function(x, engine, place):
     np.save("x.npy", x)
     penstock.predict("scores", "x.npy", "y.jsonl", engine=engine, map=model("best"))

@@ -159,6 +159,18 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "c" or (dtype.kind in "fV" and array.dtype.kind != "c")
 
 
+def lost(array: Array, dtype: np.dtype[Any]) -> Array:
+    """True where a number would become another one as one of this dtype: too large, or no whole
+    one. Fractions may lose digits."""
+    if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or array.dtype == dtype:
+        return np.zeros(array.shape, bool)
+    info = np.iinfo(dtype)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64, copy=False)  # the smallest of them do not hold the limits
+    outside = ~((array >= info.min) & (array < info.max + 1))
+    return outside | (array != np.trunc(array)) if array.dtype.kind == "f" else outside
+
+
 def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:
     label = f"{spec.name!r}: " if spec.name else ""
     wanted = f"{spec.dtype} {spec.shape}" if spec.shape else spec.dtype

@@ -15,6 +15,7 @@ import numpy as np
 
 from penstock.data import open_source
 from penstock.data.chunk import Array, Chunk
+from penstock.data.features import lost
 from penstock.data.formats import told_by_suffix
 from penstock.data.listing import Listing
 from penstock.data.opening import described, list_described, open_described
@@ -46,6 +47,20 @@ class Feed:
     def inputs(self, chunk: Chunk) -> dict[str, Array]:
         """The columns of these rows, as the model wants them."""
         return {name: _as(chunk.columns[name], dtype) for name, dtype in self.columns}
+
+    def misfits(self, chunk: Chunk) -> dict[int, str]:
+        """The rows with numbers that the model's dtype has no place for, and why."""
+        found: dict[int, str] = {}
+        for name, dtype in self.columns:
+            if not dtype or numpy_dtype(dtype).kind not in "iu":
+                continue
+            column = chunk.columns[name]
+            bad = lost(column, numpy_dtype(dtype))
+            for row in np.flatnonzero(bad.reshape(len(bad), -1).any(1)).tolist():
+                label = f"{name!r}: " if name else ""
+                got = column[row][bad[row]].ravel()[0]
+                found.setdefault(row, f"{label}the model takes {dtype}, got {got}")
+        return found
 
     def arguments(self, inputs: dict[str, Array]) -> Any:
         """What `submit` takes."""
