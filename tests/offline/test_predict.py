@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -273,6 +274,18 @@ def test_what_a_source_raises_is_an_error_of_the_input(engine, place, source, me
     with pytest.raises(InputError, match=message) as caught:
         penstock.predict("scores", model(source), "y.npy", engine=engine)
     assert isinstance(caught.value.__cause__, (ZeroDivisionError, LookupError))
+
+
+def test_what_another_file_system_raises_is_an_error_of_the_input(engine, place):
+    class Shut(fsspec.AbstractFileSystem):
+        protocol = "shut"
+
+        def info(self, path, **_):
+            raise RuntimeError("no credentials")
+
+    fsspec.register_implementation("shut", Shut, clobber=True)
+    with pytest.raises(InputError, match="cannot be opened: RuntimeError: no credentials"):
+        penstock.predict("scores", "shut://there/x.npy", "y.npy", engine=engine)
 
 
 def test_a_map_whose_outputs_are_called_otherwise_by_row(x, engine, place):

@@ -6,8 +6,9 @@ sent to a loader.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,17 +140,11 @@ class Input:
         return () if self._listing is None else self._listing.left
 
     def _opened(self, options: dict[str, Any]) -> Source:
-        try:
+        with _telling():
             description = described(self._what, without=self._without, **options)
             if description is None:
                 return open_source(self._what, **options)
             return open_described(description, self._listing)
-        except (PenstockError, OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise InputError(
-                f"the source cannot be opened: {type(error).__name__}: {error}"
-            ) from error
 
     @functools.cached_property
     def _undecided(self) -> bool:
@@ -164,8 +159,20 @@ class Input:
 
     @functools.cached_property
     def _listing(self) -> Listing | None:
-        description = described(self._what, without=self._without, **self._options)
-        return None if description is None else list_described(description)
+        with _telling():
+            description = described(self._what, without=self._without, **self._options)
+            return None if description is None else list_described(description)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """What code of others raises is an error of the input."""
+    try:
+        yield
+    except (PenstockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"the source cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:
