@@ -54,14 +54,20 @@ def features_of(value: Any) -> dict[str, TensorSpec]:
         raise ConfigError(
             f"features: expected a dict of name: (dtype, row shape) or name: dtype, got {value!r}"
         )
-    return {
+    found = {
         str(name): tensor_spec((spec, ()) if isinstance(spec, str) else spec, str(name))
         for name, spec in value.items()
     }
+    for name, spec in found.items():
+        if None in spec.shape:
+            raise ConfigError(f"features: {name!r}: expected rows of one shape, got {spec}")
+    return found
 
 
 def chosen(names: Sequence[str], columns: Iterable[str] | None, where: str) -> tuple[str, ...]:
     """The columns to read: those asked for, which must exist, or all of them."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{where}: two columns of one name in {names}")
     if columns is None:
         return tuple(names)
     wanted = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -180,7 +186,10 @@ def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:
         array = as_array(value)
     except ValueError:
         return Fault("shape", f"{label}expected {wanted}, got rows of different lengths")
-    got = "text" if array.dtype == object else str(array.dtype)
+    got = str(array.dtype)
+    if array.dtype == object:
+        strange = (item for item in array.flat if not isinstance(item, (str, bytes)))
+        got = type(next(strange, "")).__name__.replace("str", "text")
     if array.shape != spec.shape:
         return Fault("shape", f"{label}expected {wanted}, got {got} {array.shape}")
     shown = repr(value)
