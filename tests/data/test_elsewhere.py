@@ -101,6 +101,13 @@ def test_a_file_that_is_changed_or_gone_there(tmp_path: Path, web: Server) -> No
         open_source([web.url("none.npz")])
 
 
+def test_a_server_that_sends_no_parts_of_files_is_told(tmp_path: Path, web: Server) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n3,4\n")
+    web.ranges = False
+    with pytest.raises(InputError, match=r"asked for, got 12: its server does not send parts"):
+        open_source([web.url("x.csv")])
+
+
 def test_a_host_that_does_not_answer_is_no_missing_file(tmp_path: Path, web: Server) -> None:
     with pytest.raises(InputError, match=r"there is no file or folder at http://.*none\.npz"):
         open_source([web.url("none.npz")])

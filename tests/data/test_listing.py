@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import fsspec
@@ -76,6 +77,38 @@ def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
     _touch(tmp_path, "d/1.x")
     (tmp_path / "d" / "again").symlink_to(tmp_path)
     assert len(list_files(tmp_path, _any)) == 1
+
+
+def test_a_pattern_that_goes_deep_does_not_go_round(tmp_path: Path) -> None:
+    _touch(tmp_path, "d/1.x", "d/e/2.x", "d/.hidden/4.x", "f/3.x", "f/1/2/5.x")
+    (tmp_path / "d" / "again").symlink_to(tmp_path / "d")
+    (tmp_path / "d" / "e" / "again").symlink_to(tmp_path / "d")
+    (tmp_path / "d" / "e" / "aside").symlink_to(tmp_path / "f")
+    base = str(tmp_path)
+    below = ["d/e/aside/1/2/5.x", "d/e/aside/3.x"]
+    assert list_files("d/**/*.x", _any, base).names == ["d/1.x", "d/e/2.x", *below]
+    assert len(list_files("**/e/**/*.x", _any, base)) == 4
+    assert list_files("f/**", _any, base).names == ["f/1/2/5.x", "f/3.x"]
+    assert list_files("*/**/2/*", _any, base).names == ["d/e/aside/1/2/5.x", "f/1/2/5.x"]
+    assert len(list_files(f"{base}/**/1.x", _any)) == 1
+
+
+def test_a_pattern_of_nothing_is_refused(tmp_path: Path) -> None:
+    _touch(tmp_path, "1.x")
+    for nothing in ("2[3].x", "3*.x", "memory://no/such/*.x"):
+        with pytest.raises(InputError, match=re.escape(nothing)):
+            list_files(["1.x", nothing], _any, str(tmp_path))
+    own = [str(tmp_path.resolve() / "1.x")]
+    assert list_files("*.x", _any, str(tmp_path), own).left == own, "there was one"
+
+
+def test_a_list_of_names_that_are_no_text(tmp_path: Path) -> None:
+    names = [b"\xe9.x", "a\u2028b.x".encode(), b"c\x0bd.x"]
+    for name in names:
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(names))
+    found = list_files("@list.txt", _any, str(tmp_path)).names
+    assert [os.fsencode(name) for name in found] == names
 
 
 def test_the_fingerprint_follows_names_sizes_and_times(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ value = 1
         ({}, "got an empty dict"),
         ({"a": np.arange(2), "b": np.arange(3)}, "expected as many rows"),
         (np.float32(1), "got a scalar"),
-        (np.array([{}], object), "got one of objects"),
+        (np.array([{}], object), "expected numbers or texts, got a dict"),
         (np.array(["2020"], "M8[D]"), r"dtype datetime64\[D\] is none of bool"),
     ],
 )
@@ -256,3 +256,21 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ConfigError, match=r"needs the package Pillow: pip install 'penstock\[data\]'"
     ):
         open_source(tmp_path, size=8).read(0, 1)
+
+
+@pytest.mark.parametrize("name", ["mixed.npz", "MIXED.NPZ"])
+def test_only_the_arrays_that_are_chosen_must_be_rows(tmp_path: Path, name: str) -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    with open(tmp_path / name, "wb") as file:
+        np.savez(file, x=x, epoch=3, notes=np.array([{}, 1], object))
+    assert np.array_equal(open_source(tmp_path / name, columns="x").read(0, 3).columns["x"], x)
+    with pytest.raises(InputError, match=r"'epoch': expected a \.npz file \(.* got a scalar"):
+        open_source(tmp_path / name)
+    np.savez(tmp_path / "one.npz", x=x)
+    assert list(open_source(tmp_path / "one.npz").read(0, 3).columns) == [""]
+    assert list(open_source(tmp_path / "one.npz", columns=["x"]).read(0, 3).columns) == ["x"]
+    given = {"x": x, "notes": [{}, 1, 2], "id": ["a", "b", "c"]}
+    chosen = open_source(given, columns=["x"], key="id").read(0, 3)
+    assert chosen.keys.tolist() == ["a", "b", "c"]
+    with pytest.raises(InputError, match="column 'notes': expected numbers or texts, got a dict"):
+        open_source(given)

@@ -94,6 +94,35 @@ def test_joining_holds_little_more_than_a_group(
     assert max(held) < 4 * tablesinks.GROUP_BYTES, "all rows are 49 groups"
 
 
+@pytest.mark.parametrize("cut", [1, 7, 64])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_group_of_large_texts_has_fewer_rows(
+    suffix: str, cut: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tablesinks, "GROUP_BYTES", 1 << 14)
+    sink: Any = open_sink(f"out{suffix}")
+    sizes = np.random.default_rng(1).integers(0, 3000, 200)
+    texts = np.array([b"x" * size for size in sizes] * 2, object).reshape(2, 200).T
+    groups, write = [], sink._write_group
+
+    def watched(writer: Any, table: Any) -> None:
+        write(writer, table)
+        groups.append((len(table), table.nbytes))
+
+    parts = []
+    for start in range(0, 200, cut):
+        parts.append(str(tmp_path / f"{start}{suffix}"))
+        with open(parts[-1], "wb") as file:
+            sink.write(file, {"x": texts[start : start + cut]}, np.arange(200)[start : start + cut])
+    whole, joined = io.BytesIO(), io.BytesIO()
+    sink.write(whole, {"x": texts}, np.arange(200))
+    monkeypatch.setattr(sink, "_write_group", watched)
+    sink.join(parts, joined)
+    assert joined.getvalue() == whole.getvalue()
+    assert max(size for _, size in groups) < (1 << 14) + 2 * 3000 + 200 * 16
+    assert sum(rows for rows, _ in groups) == 200
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".jsonl", ".tfrecord", ".csv"])
 def test_what_was_written_is_read(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"out{suffix}"

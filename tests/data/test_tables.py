@@ -200,3 +200,49 @@ def test_what_is_said_of_columns_that_are_not_there_is_refused(
         with pytest.raises(ConfigError, match="features: there is no column 'z'"):
             open_source(name, features={"z": "float32"})
     assert len(open_source(name, columns=["a"], fill={"b": 0})) == 2
+
+
+def test_numbers_that_features_have_no_place_for_fail(place: Path) -> None:
+    array, failed = _column(place, pa.array([1, 300, -5, None]), features={"c": "int8"})
+    assert array.tolist() == [1, 0, -5, 0]
+    assert failed == {1: "type", 3: "null"}
+    fractions = pa.array([2.0, 2.5, float("nan"), 2.0**63, -(2.0**63)])
+    array, failed = _column(place, fractions, features={"c": "int64"})
+    assert array.tolist() == [2, 0, 0, 0, -(2**63)]
+    assert failed == {1: "type", 2: "type", 3: "type"}
+    pairs = pa.array([[1, 2], [3, -1], [5, 6]])
+    array, failed = _column(place, pairs, features={"c": ("uint8", (2,))})
+    assert array.tolist() == [[1, 2], [0, 0], [5, 6]]
+    assert failed == {1: "type"}
+    assert _column(place, pa.array([1.1]), features={"c": "float16"})[1] == {}
+
+
+def test_what_is_wrong_with_a_file_is_told_with_its_name(place: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"c": [1]}), place)
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"c": ["a"]}), other)
+    with pytest.raises(InputError, match=r"other\.parquet: column 'c': expected int64, got string"):
+        open_source([place, other])
+    data = bytearray(place.read_bytes())
+    data[4:24] = b"\xff" * 20
+    other.write_bytes(data)
+    with pytest.raises(InputError, match=r"other\.parquet: rows cannot be decoded \(.*page header"):
+        open_source(other).read(0, 1)
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["c", "c"])
+    pq.write_table(twice, place)
+    with pytest.raises(InputError, match="two columns of one name"):
+        open_source(place)
+
+
+def test_features_have_one_shape(place: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"features: 'c': expected rows of one shape, got float32"
+    ):
+        _column(place, pa.array([[1.0]]), features={"c": ("float32", (None,))})
+
+
+def test_a_table_in_memory_with_lists(place: Path) -> None:
+    table = pa.table({"c": [[1.0, 2.0], [3.0, 4.0]], "d": ["a", None]})
+    assert open_source(table, columns=["c"]).read(0, 2).columns["c"].tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(InputError, match="column 'd': expected numbers or texts, got a NoneType"):
+        open_source(table)

@@ -160,3 +160,28 @@ def test_json_lines(tmp_path: Path) -> None:
     assert chunk.failures[0].message == "'x': expected float64 (2, 2), got int64 (1, 2)"
     assert chunk.columns["x"][9].tolist() == [[0, 0], [0, 9]]
     assert chunk.columns["n"].tolist() == [1, 2, 3, 3, 3, 3, 0, 0, 0, 7, 0]
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('"a\nb","c,d"\n1,2\n', encoding="utf-8-sig")
+    assert list(open_source(path).read(0, 1).columns) == ["a\nb", "c,d"]
+    path.write_text('"x, y",2\n', encoding="utf-8-sig")
+    assert open_source(path, header=["a", "b"], key="a").read(0, 1).keys.tolist() == ["x, y"]
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": 1}\n', encoding="utf-8-sig")
+    assert open_source(path).read(0, 9).columns["a"].tolist() == [1]
+
+
+def test_numbers_of_many_digits_are_texts(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"id,n\n{2**63 - 1},{2**63}\n{-(2**63)},5\n")
+    chunk = open_source(path, key="n").read(0, 9)
+    assert chunk.columns["id"].tolist() == [2**63 - 1, -(2**63)]
+    assert chunk.keys.tolist() == [str(2**63), "5"]
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"n": 99999999999999999999}\n{"n": {"a": 1}}\n{"n": "t"}\n')
+    assert [failure.message for failure in open_source(path).read(0, 9).failures] == [
+        "'n': expected string, got int 99999999999999999999",
+        "'n': expected string, got dict {'a': 1}",
+    ]

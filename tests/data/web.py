@@ -11,7 +11,8 @@ from pathlib import Path
 
 
 class Server(ThreadingHTTPServer):
-    """`sent`: bytes of content by path; `refused`: paths that nobody may read."""
+    """`sent`: bytes of content by path; `refused`: paths that nobody may read; `ranges`: whether
+    parts of files are sent, which many a server does not."""
 
     daemon_threads = True
 
@@ -20,6 +21,7 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
         self.sent: dict[str, int] = {}
         self.refused: set[str] = set()
+        self.ranges = True
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -49,14 +51,15 @@ class _Handler(BaseHTTPRequestHandler):
         data = path.read_bytes()
         start, stop, status = 0, len(data), 200
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if asked:
+        if asked and self.server.ranges:
             start, status = int(asked[1]), 206
             stop = min(int(asked[2]) + 1, stop) if asked[2] else stop
         self.send_response(status)
-        self.send_header("Accept-Ranges", "bytes")
+        if self.server.ranges:
+            self.send_header("Accept-Ranges", "bytes")
         self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
         self.send_header("Content-Length", str(stop - start))
-        if asked:
+        if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
         self.end_headers()
         if content:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -222,6 +223,22 @@ def test_columns_in_and_columns_beside_the_outputs(x, engine, place):
     assert np.array_equal(columns["label"], np.arange(1000) % 3)
 
 
+def test_numbers_that_the_model_has_no_place_for_fail(place):
+    seen = penstock.Model(model("same"), inputs=("int32", ()), max_batch=4)
+    Path("n.csv").write_text('n\n1\n3000000000\n-5\n""\n7\n8\n')
+    report = penstock.predict(seen, "n.csv", "y.npy")
+    assert (report.written, report.kinds) == (4, {"type": 1, "null": 1})
+    assert np.load("y.npy").tolist() == [1, -5, 7, 8]
+    assert np.load("y.keys.npy").tolist() == [0, 2, 4, 5]
+    told = [(failed["row"], failed["message"]) for failed in errors("y.npy")]
+    assert told[0] == (1, "'n': the model takes int32, got 3000000000")
+    assert told[1][0] == 3
+    with pytest.raises(RowsFailed, match="300"):
+        penstock.predict(
+            penstock.Model(model("same"), inputs=("int8", (2,))), np.array([[1, 2], [300, 4]])
+        )
+
+
 def test_outputs_go_through_a_function(x, engine, place):
     np.save("x.npy", x)
     penstock.predict("scores", "x.npy", "y.jsonl", engine=engine, map=model("best"))
@@ -257,6 +274,18 @@ def test_what_a_source_raises_is_an_error_of_the_input(engine, place, source, me
     with pytest.raises(InputError, match=message) as caught:
         penstock.predict("scores", model(source), "y.npy", engine=engine)
     assert isinstance(caught.value.__cause__, (ZeroDivisionError, LookupError))
+
+
+def test_what_another_file_system_raises_is_an_error_of_the_input(engine, place):
+    class Shut(fsspec.AbstractFileSystem):
+        protocol = "shut"
+
+        def info(self, path, **_):
+            raise RuntimeError("no credentials")
+
+    fsspec.register_implementation("shut", Shut, clobber=True)
+    with pytest.raises(InputError, match="cannot be opened: RuntimeError: no credentials"):
+        penstock.predict("scores", "shut://there/x.npy", "y.npy", engine=engine)
 
 
 def test_a_map_whose_outputs_are_called_otherwise_by_row(x, engine, place):

@@ -161,6 +161,12 @@ def test_options_that_cannot_be(x, engine, place, options, message):
         penstock.predict("scores", x, "y.npy", engine=engine, **options)
 
 
+def test_a_kept_column_that_is_called_as_keys_are_is_refused_before_it_begins(place):
+    with pytest.raises(ConfigError, match=r"keep: 'key' is what keys are called .* key='key'"):
+        penstock.predict("no:model", {"x": [1.0], "key": ["a"]}, "y.csv", keep="key")
+    assert list(place.iterdir()) == []
+
+
 def test_rows_that_do_not_fit_the_model_are_refused_at_once(place):
     seen = penstock.Model(model("scores"), inputs=("float32", (9,)))
     with pytest.raises(InputError, match=r"expected float32 \(rows, 9\)"):

@@ -6,6 +6,7 @@ an `.npz` that is stored and not compressed lies in the file as an `.npy` does, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import mmap
@@ -36,9 +37,9 @@ class Arrays(Source):
         columns: Sequence[str] | None = None,
         key: str | None = None,
     ) -> None:
-        every = {str(name): _loaded(array) for name, array in arrays.items()}
-        names = chosen(list(every), columns, "the dict of arrays")
-        self._arrays = {name: every[name] for name in names}
+        given = {str(name): array for name, array in arrays.items()}
+        names = chosen(list(given), columns, "the dict of arrays")
+        self._arrays = {name: _loaded(given[name], name) for name in names}
         if not self._arrays:
             raise InputError("expected at least one array, got an empty dict")
         self._signature = tuple(spec_of(array, name) for name, array in self._arrays.items())
@@ -46,6 +47,9 @@ class Arrays(Source):
         self._rows = _same_rows(counts, "the arrays")
         self._keys: Array = np.arange(self._rows)
         if key not in (None, ROW_KEY):
+            every = self._arrays | {
+                name: _loaded(given[name], name) for name in given if name == key
+            }
             check_key(key or "", tuple(spec_of(array, name) for name, array in every.items()))
             self._keys = key_array(every[key or ""])
 
@@ -78,8 +82,10 @@ class ArrayFile:
     """One `.npy` or `.npz` file, as a `Reader`."""
 
     def __init__(self, path: str, columns: Sequence[str] | None, features: Features) -> None:
-        arrays = _open_archive(path) if path.endswith(".npz") else {"": open_npy(path)}
-        self._arrays = {name: arrays[name] for name in chosen(list(arrays), columns, path)}
+        if path.lower().endswith(".npz"):
+            self._arrays = _open_archive(path, columns)
+        else:
+            self._arrays = {name: open_npy(path) for name in chosen([""], columns, path)}
         empty = {name: array.rows(0, 0) for name, array in self._arrays.items()}
         self.signature: Signature = tuple(spec_of(array, name) for name, array in empty.items())
         counts = {name: len(array) for name, array in self._arrays.items()}
@@ -142,11 +148,17 @@ def bring(array: Array) -> None:
         array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
 
 
-def _loaded(value: Any) -> Array:
+def _loaded(value: Any, name: str) -> Array:
     array = native(np.asarray(value))
-    if array.dtype == object and not all(isinstance(v, (str, bytes)) for v in array.ravel()[:100]):
-        raise InputError("expected an array of numbers or texts, got one of objects")
-    return array
+    strange = [v for v in array.ravel()[:100] if not isinstance(v, (str, bytes))]
+    if array.dtype != object or not strange:
+        return array
+    with contextlib.suppress(ValueError):  # tables have lists in their columns
+        stacked = np.array(array.tolist())
+        if stacked.dtype.kind in "biufc":
+            return stacked
+    label = f"column {name!r}" if name else "the array"
+    raise InputError(f"{label}: expected numbers or texts, got a {type(strange[0]).__name__}")
 
 
 def _same_rows(counts: Mapping[str, int], where: str) -> int:
@@ -176,18 +188,23 @@ def open_npy(path: str) -> Stored | Held:
         raise InputError(f"{path}: expected a .npy file ({error})") from None
 
 
-def _open_archive(path: str) -> dict[str, Stored | Held]:
+def _open_archive(path: str, columns: Sequence[str] | None) -> dict[str, Stored | Held]:
+    """The arrays that are chosen; whatever else there is."""
+    name = ""
     try:
         with open_binary(path) as file, zipfile.ZipFile(file) as archive:
-            arrays = {
-                info.filename.removesuffix(".npy"): _member(path, archive, info)
-                for info in archive.infolist()
-            }
+            found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if not found:
+                raise InputError(f"{path} holds no arrays")
+            if len(found) == 1 and list(found) != list(columns or ()):
+                found = {"": next(iter(found.values()))}
+            arrays = {}
+            for name in chosen(list(found), columns, path):
+                arrays[name] = _member(path, archive, found[name])
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: expected a .npz file ({error})") from None
-    if not arrays:
-        raise InputError(f"{path} holds no arrays")
-    return {"": next(iter(arrays.values()))} if len(arrays) == 1 else arrays
+        label = f"{path}: {name!r}" if name else path
+        raise InputError(f"{label}: expected a .npz file ({error})") from None
+    return arrays
 
 
 def _member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored | Held:

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.data.chunk import Array, Fault
 from penstock.data.extras import need
-from penstock.data.features import blank, numpy_dtype
+from penstock.data.features import blank, lost, numpy_dtype
 from penstock.errors import InputError
 from penstock.spec import DTYPES, STRING, TensorSpec
 
@@ -96,7 +96,7 @@ def _convert(whole: Any, spec: TensorSpec) -> tuple[Array, dict[int, Fault]]:
         null = Fault("null", f"{label}expected {spec.dtype}, got null")
         faults = dict.fromkeys(np.flatnonzero(~fits).tolist(), null)
     if not spec.shape:
-        values = _values(whole.drop_null() if faults else whole, spec)
+        values = _numbers(_values(whole.drop_null() if faults else whole, spec), spec, fits, faults)
     else:
         values = _lists(whole, spec, fits, faults)
     if not faults:
@@ -147,8 +147,20 @@ def _values(whole: Any, spec: TensorSpec) -> Array:
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         raise InputError(f"column {spec.name!r}: expected {spec.dtype}, got {kind}")
     array: Array = whole.to_numpy(zero_copy_only=False)
+    return array
+
+
+def _numbers(values: Array, spec: TensorSpec, fits: Array, faults: dict[int, Fault]) -> Array:
+    """As numbers of the column's dtype; rows whose number is none are taken out of `fits`."""
     dtype = numpy_dtype(spec.dtype)
-    return array if array.dtype == dtype else array.astype(dtype)
+    bad = lost(values, dtype)
+    if bad.any():
+        label = f"{spec.name!r}: " if spec.name else ""
+        for row, value in zip(np.flatnonzero(fits)[bad].tolist(), values[bad], strict=True):
+            fits[row] = False
+            faults[row] = Fault("type", f"{label}expected {spec.dtype}, got {value}")
+        values = values[~bad]
+    return values.astype(dtype, copy=False)
 
 
 def _from_buffers(whole: Any, spec: TensorSpec) -> tuple[Array, dict[int, Fault]]:

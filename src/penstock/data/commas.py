@@ -19,6 +19,7 @@ from penstock.errors import ConfigError, InputError
 from penstock.spec import STRING, Signature, TensorSpec
 
 SAMPLED_ROWS = 1000
+_INT64 = -(1 << 63)
 _TRUTH = {"true": True, "false": False}
 
 
@@ -43,8 +44,6 @@ class CommaFile:
         self._fill = dict(fill or {})
         self._names = list(header or ())
         self._names = self._names or self._header()
-        if len(set(self._names)) < len(self._names):
-            raise InputError(f"{path}: two columns of one name in {self._names}")
         self.rows = len(self._starts) - 1
         names = chosen(self._names, columns, path)
         sample = self._fields(0, min(SAMPLED_ROWS, self.rows))[0]
@@ -73,7 +72,7 @@ class CommaFile:
         if faults:
             raise InputError(f"{self._path}: the line that names the columns: {faults[0].message}")
         self._starts = self._starts[1:]
-        return [rows[0][0].removeprefix("\ufeff"), *rows[0][1:]]
+        return rows[0]
 
     def _fields(self, start: int, stop: int) -> tuple[list[list[str]], dict[int, Fault]]:
         """The fields of each row; none where a row is not as wide as the header."""
@@ -124,7 +123,10 @@ def _guess(texts: Sequence[str], name: str) -> TensorSpec:
     filled = [text for text in texts if text != ""]
     for dtype, parse in (("int64", _whole), ("float64", _fraction), ("bool", _truth)):
         if filled and _all(parse, filled):
-            return TensorSpec(dtype, (), name)
+            longer = dtype == "int64" and any(
+                not _INT64 <= _whole(text) < -_INT64 for text in filled
+            )
+            return TensorSpec(STRING if longer else dtype, (), name)
     return TensorSpec(STRING, (), name)
 
 

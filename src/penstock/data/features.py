@@ -54,14 +54,20 @@ def features_of(value: Any) -> dict[str, TensorSpec]:
         raise ConfigError(
             f"features: expected a dict of name: (dtype, row shape) or name: dtype, got {value!r}"
         )
-    return {
+    found = {
         str(name): tensor_spec((spec, ()) if isinstance(spec, str) else spec, str(name))
         for name, spec in value.items()
     }
+    for name, spec in found.items():
+        if None in spec.shape:
+            raise ConfigError(f"features: {name!r}: expected rows of one shape, got {spec}")
+    return found
 
 
 def chosen(names: Sequence[str], columns: Iterable[str] | None, where: str) -> tuple[str, ...]:
     """The columns to read: those asked for, which must exist, or all of them."""
+    if len(set(names)) < len(names):
+        raise InputError(f"{where}: two columns of one name in {names}")
     if columns is None:
         return tuple(names)
     wanted = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -159,6 +165,18 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "c" or (dtype.kind in "fV" and array.dtype.kind != "c")
 
 
+def lost(array: Array, dtype: np.dtype[Any]) -> Array:
+    """True where a number would become another one as one of this dtype: too large, or no whole
+    one. Fractions may lose digits."""
+    if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or array.dtype == dtype:
+        return np.zeros(array.shape, bool)
+    info = np.iinfo(dtype)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64, copy=False)  # the smallest of them do not hold the limits
+    outside = ~((array >= info.min) & (array < info.max + 1))
+    return outside | (array != np.trunc(array)) if array.dtype.kind == "f" else outside
+
+
 def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:
     label = f"{spec.name!r}: " if spec.name else ""
     wanted = f"{spec.dtype} {spec.shape}" if spec.shape else spec.dtype
@@ -168,7 +186,10 @@ def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:
         array = as_array(value)
     except ValueError:
         return Fault("shape", f"{label}expected {wanted}, got rows of different lengths")
-    got = "text" if array.dtype == object else str(array.dtype)
+    got = str(array.dtype)
+    if array.dtype == object:
+        strange = (item for item in array.flat if not isinstance(item, (str, bytes)))
+        got = type(next(strange, "")).__name__.replace("str", "text")
     if array.shape != spec.shape:
         return Fault("shape", f"{label}expected {wanted}, got {got} {array.shape}")
     shown = repr(value)

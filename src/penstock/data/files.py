@@ -116,7 +116,12 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     else:
         system, inner = file_system(path)
         data = bytes(system.cat_file(inner, start=start, end=stop))
-    if len(data) != stop - start:
+    if len(data) > stop - start:
+        raise InputError(
+            f"{path}: expected the {stop - start} bytes that were asked for, got {len(data)}: its "
+            "server does not send parts of files; fetch it first"
+        )
+    if len(data) < stop - start:
         raise InputError(f"{path} is shorter than it was: expected {stop} bytes; was it changed?")
     return data
 

@@ -16,6 +16,7 @@ from penstock.data.files import blocks
 from penstock.errors import InputError
 
 LONGEST_ROW = 256 << 20
+_MARK = b"\xef\xbb\xbf"  # of the byte order, which some write before UTF-8
 
 
 def line_starts(path: str, record: re.Pattern[bytes] | None = None) -> Array:
@@ -25,7 +26,9 @@ def line_starts(path: str, record: re.Pattern[bytes] | None = None) -> Array:
     """
     found: list[Array] = []
     base, rest, quoted = 0, b"", False
-    for block in blocks(path):
+    for number, block in enumerate(blocks(path)):
+        if not number and block.startswith(_MARK):
+            base, block = len(_MARK), block[len(_MARK) :]
         quoted = quoted or (record is not None and b'"' in block)
         data = rest + block
         ends = _ends(data, record if quoted else None)

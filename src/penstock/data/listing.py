@@ -192,10 +192,10 @@ class _Lister:
 
     def _from_list(self, path: str) -> Iterator[Found]:
         try:
-            text = b"".join(blocks(absolute(path, self._base))).decode()
+            text = os.fsdecode(b"".join(blocks(absolute(path, self._base))))
         except OSError as error:
             raise InputError(f"there is no list {path} ({error.strerror or error})") from None
-        for line in text.splitlines():
+        for line in text.removeprefix("\ufeff").split("\n"):
             if line.strip():
                 yield from self.expand(plain(line.strip()))
 
@@ -204,7 +204,7 @@ class _Lister:
         if os.path.isdir(path):
             yield from _sorted(self._walk(path, os.path.join(item, "")))
         elif not os.path.exists(path) and glob.has_magic(item):
-            yield from _sorted(self._matching(item))
+            yield from self._some(item, _sorted(self._matching(item)))
         else:
             found_there = _facts(item, self._base)
             if self._is_without(path):
@@ -212,10 +212,43 @@ class _Lister:
             yield item, found_there
 
     def _matching(self, pattern: str) -> Iterator[Found]:
-        for name in glob.iglob(pattern, root_dir=self._base, recursive=True):
+        for name in self._named(pattern):
             path = absolute(name, self._base)
             if not os.path.isdir(path) and not self._is_without(path):
                 yield name, _facts(name, self._base)
+
+    def _named(self, pattern: str) -> Iterator[str]:
+        """What a pattern matches. Python's own `**` follows links back to folders above."""
+        steps = pattern.split("/")
+        if "**" not in steps:
+            yield from glob.iglob(pattern, root_dir=self._base)
+            return
+        at = steps.index("**")
+        head, tail = "/".join(steps[:at]), "/".join(steps[at + 1 :]) or "*"
+        for top in glob.iglob(head, root_dir=self._base) if head else ["/" if at else ""]:
+            for folder in self._folders(top):
+                yield from self._named(os.path.join(glob.escape(folder), tail))
+
+    def _folders(self, folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+        """A folder and all in it, without what is hidden."""
+        path = absolute(folder, self._base)
+        real = os.path.realpath(path)
+        if real in above or not os.path.isdir(path):
+            return
+        yield folder
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in entries if entry.is_dir()]
+        for name in names:
+            if not name.startswith("."):
+                yield from self._folders(os.path.join(folder, name), (*above, real))
+
+    def _some(self, pattern: str, found: Iterable[Found]) -> Iterator[Found]:
+        """What was found. Raises `InputError` where nothing was: a name may be mistyped."""
+        before, count = len(self.left), 0
+        for count, entry in enumerate(found, 1):  # noqa: B007
+            yield entry
+        if not count and len(self.left) == before:
+            raise InputError(f"there is no file at {pattern}, nor one that it is a pattern of")
 
     def _is_without(self, path: str) -> bool:
         if not self._without:
@@ -273,7 +306,7 @@ class _Lister:
                 name = system.unstrip_protocol(path) or scheme + path
                 if not self._leaves(name):
                     found.append((name, facts_of_info(info)))
-        yield from _sorted(found)
+        yield from _sorted(found) if named else self._some(item, _sorted(found))
 
 
 def _why_not(item: str, cause: BaseException | None) -> str:

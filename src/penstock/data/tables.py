@@ -58,6 +58,8 @@ class TableFile:
         self.together = max(self._groups.sizes, default=1)
         self._fill = dict(fill or {})
         self._path, self._last = path, last
+        if features:  # of another file, or of whoever knows better: does it fit this one?
+            self.read(0, 0, names)
 
     def read(self, start: int, stop: int, names: Sequence[str]) -> Block:
         """From each group what lies in it."""
@@ -78,7 +80,12 @@ class TableFile:
         arrays: dict[str, Array] = {}
         faults: dict[int, Fault] = {}
         for name in wanted:
-            arrays[name], found = to_array(whole.column(name), specs[name], self._fill.get(name))
+            try:
+                arrays[name], found = to_array(
+                    whole.column(name), specs[name], self._fill.get(name)
+                )
+            except InputError as error:
+                raise InputError(f"{self._path}: {error}") from None
             faults = {**found, **faults}
         return arrays, faults
 
@@ -86,7 +93,13 @@ class TableFile:
         wanted = (self._path, group, names)
         found, table = self._last.found
         if found != wanted:
-            table = self._groups.read(group, names)
+            try:
+                table = self._groups.read(group, names)
+            except (OSError, need("pyarrow", "Arrow").ArrowException) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                text = " ".join(str(error).split())
+                raise InputError(f"{self._path}: rows cannot be decoded ({text})") from None
             self._last.found = (wanted, table)
         return table
 

@@ -1,8 +1,8 @@
 """Parquet and Arrow, written so that the same rows give the same bytes.
 
-Joined files have row groups (record batches) of a size that follows from the columns alone, about
-8 MB, whatever the parts were. A group is held as a whole, more than once, until it is written: so
-large is what joining takes, however many rows there are.
+Joined files have row groups (record batches) of a size that follows from the columns, and from the
+texts in them, about 8 MB, whatever the parts were. A group is held as a whole, more than once,
+until it is written: so large is what joining takes, however many rows there are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
+import numpy as np
+
 from penstock.data.arrow import from_array
 from penstock.data.chunk import Array
 from penstock.data.extras import need
@@ -20,7 +22,7 @@ from penstock.data.sinks import Sink
 from penstock.errors import ConfigError, InputError
 
 GROUP_BYTES = 8 << 20
-_TEXT_BYTES = 64  # what a text is taken to be
+_TEXT_BYTES = 64  # what a text is taken to be; longer ones are counted
 
 
 class _TableSink(Sink):
@@ -154,7 +156,7 @@ class ArrowSink(_TableSink):
 
 
 def group_rows(schema: Any) -> int:
-    """Rows of a group: about 8 MB, by the columns' types alone."""
+    """Rows of a group, at most: about 8 MB, by the columns' types alone."""
     width = sum(_width(field.type) for field in schema)
     return int(min(max(GROUP_BYTES // max(width, 1), 1), 1 << 20))
 
@@ -163,8 +165,12 @@ def _is_text(kind: Any) -> bool:
     return str(kind) in ("string", "binary")
 
 
+def _is_fixed_list(kind: Any) -> bool:
+    return bool(need("pyarrow", "Arrow").types.is_fixed_size_list(kind))
+
+
 def _width(kind: Any) -> int:
-    if need("pyarrow", "Arrow").types.is_fixed_size_list(kind):
+    if _is_fixed_list(kind):
         return int(kind.list_size) * _width(kind.value_type)
     try:
         return max(int(kind.bit_width) // 8, 1)
@@ -173,18 +179,37 @@ def _width(kind: Any) -> int:
 
 
 def _regrouped(tables: Iterator[Any], size: int) -> Iterator[Any]:
+    """Groups of `size` rows; of fewer, where their texts alone are as large as a group is to be."""
     arrow = need("pyarrow", "Arrow")
     held: list[Any] = []
-    count = 0
+    count = text = 0
     for table in tables:
-        held.append(table)
-        count += len(table)
-        while count >= size:
-            whole = arrow.concat_tables(held)
-            yield whole.slice(0, size)
-            held, count = [whole.slice(size)], count - size
+        ends = np.cumsum(_text_sizes(table))
+        at = before = 0
+        while at < len(table):
+            full = int(np.searchsorted(ends, before + GROUP_BYTES - text)) + 1
+            stop = min(at + size - count, full, len(table))
+            held.append(table.slice(at, stop - at))
+            count, text = count + stop - at, text + int(ends[stop - 1]) - before
+            at, before = stop, int(ends[stop - 1])
+            if count == size or text >= GROUP_BYTES:
+                yield arrow.concat_tables(held)
+                held, count, text = [], 0, 0
     if count:
         yield arrow.concat_tables(held)
+
+
+def _text_sizes(table: Any) -> Array:
+    """Bytes of each row's texts."""
+    sizes = np.zeros(len(table), np.int64)
+    for column in table.columns:
+        whole = column.combine_chunks()
+        while _is_fixed_list(whole.type):
+            whole = whole.flatten()
+        if _is_text(whole.type) and len(table):
+            lengths = need("pyarrow.compute", "Arrow").binary_length(whole).to_numpy()
+            sizes += lengths.reshape(len(table), -1).sum(1)
+    return sizes
 
 
 def _mapped(file: IO[bytes]) -> Any:

@@ -6,8 +6,9 @@ sent to a loader.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from penstock.data import open_source
 from penstock.data.chunk import Array, Chunk
+from penstock.data.features import lost
 from penstock.data.formats import told_by_suffix
 from penstock.data.listing import Listing
 from penstock.data.opening import described, list_described, open_described
@@ -46,6 +48,20 @@ class Feed:
     def inputs(self, chunk: Chunk) -> dict[str, Array]:
         """The columns of these rows, as the model wants them."""
         return {name: _as(chunk.columns[name], dtype) for name, dtype in self.columns}
+
+    def misfits(self, chunk: Chunk) -> dict[int, str]:
+        """The rows with numbers that the model's dtype has no place for, and why."""
+        found: dict[int, str] = {}
+        for name, dtype in self.columns:
+            if not dtype or numpy_dtype(dtype).kind not in "iu":
+                continue
+            column = chunk.columns[name]
+            bad = lost(column, numpy_dtype(dtype))
+            for row in np.flatnonzero(bad.reshape(len(bad), -1).any(1)).tolist():
+                label = f"{name!r}: " if name else ""
+                got = column[row][bad[row]].ravel()[0]
+                found.setdefault(row, f"{label}the model takes {dtype}, got {got}")
+        return found
 
     def arguments(self, inputs: dict[str, Array]) -> Any:
         """What `submit` takes."""
@@ -124,17 +140,11 @@ class Input:
         return () if self._listing is None else self._listing.left
 
     def _opened(self, options: dict[str, Any]) -> Source:
-        try:
+        with _telling():
             description = described(self._what, without=self._without, **options)
             if description is None:
                 return open_source(self._what, **options)
             return open_described(description, self._listing)
-        except (PenstockError, OSError, MemoryError):
-            raise
-        except Exception as error:
-            raise InputError(
-                f"the source cannot be opened: {type(error).__name__}: {error}"
-            ) from error
 
     @functools.cached_property
     def _undecided(self) -> bool:
@@ -149,8 +159,20 @@ class Input:
 
     @functools.cached_property
     def _listing(self) -> Listing | None:
-        description = described(self._what, without=self._without, **self._options)
-        return None if description is None else list_described(description)
+        with _telling():
+            description = described(self._what, without=self._without, **self._options)
+            return None if description is None else list_described(description)
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """What code of others raises is an error of the input."""
+    try:
+        yield
+    except (PenstockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(f"the source cannot be opened: {type(error).__name__}: {error}") from error
 
 
 def derived_options(spec: ModelSpec) -> dict[str, Any]:

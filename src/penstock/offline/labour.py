@@ -23,6 +23,7 @@ from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
 from penstock.offline.cut import Cut
 from penstock.offline.deaths import Care
+from penstock.offline.failures import failure_of
 from penstock.offline.feed import Feed
 from penstock.offline.parts import Content, Facts
 from penstock.offline.selection import Selection, left_out, put_together
@@ -214,6 +215,12 @@ class Labour:
             if row in failed:
                 good[at] = False
                 failures.append(failed[row])
+        for at, why in self._feed.misfits(some).items():
+            if good[at]:
+                good[at] = False
+                failures.append(
+                    failure_of(int(numbers[at]), some.keys[at], ValueError(why), "type")
+                )
         kept = {name: some.columns[name] for name in self._feed.keep}
         inputs = self._feed.inputs(some)
         return Batch(part, last, inputs, some.keys, numbers, good, failures, kept)

@@ -60,7 +60,8 @@ class News:
 def told(error: BaseException) -> dict[str, Any]:
     """An error as it travels."""
     if isinstance(error, OSError):
-        return {"errno": error.errno or 0, "error": error.strerror, "path": error.filename or ""}
+        text = error.strerror or str(error)
+        return {"errno": error.errno or 0, "error": text, "path": error.filename or ""}
     if isinstance(error, PenstockError):
         return {"kind": int(kind_of(error)), "error": str(error)}
     return {"kind": 0, "error": f"{type(error).__name__}: {error}"}

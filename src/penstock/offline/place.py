@@ -103,5 +103,10 @@ def place_of(out: Any, settings: JobSettings, options: dict[str, Any]) -> Place:
     shard = "" if settings.place is None else f"{settings.place[0] + 1}-of-{settings.place[1]}"
     whole = not shard or settings.shards == "contiguous"
     place = Place(path, work, shard, options, whole)
-    assert place.sink is not None  # it says what is wrong with the suffix or the options
+    sink = place.sink  # it says what is wrong with the suffix or the options
+    if sink.keeps_keys and sink.key in settings.keep:
+        raise ConfigError(
+            f"keep: {sink.key!r} is what keys are called in the output: take them from that column "
+            f"with key={sink.key!r}, or leave it out"
+        )
     return place
