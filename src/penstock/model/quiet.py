@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-from penstock.model.haste import without_collecting
+from penstock.model.haste import load_for_good
 from penstock.model.watching import watch
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -53,8 +53,8 @@ def tidy() -> None:
 
 
 def _quietly(load: Callable[[], None], module: ModuleType) -> None:
-    with without_chatter(), without_collecting():
-        load()
+    with without_chatter():
+        load_for_good(load)
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
