@@ -41,7 +41,10 @@ def _asking() -> str:
 
 
 class _WithoutCollecting:
-    """A finder of TensorFlow alone, which is loaded as ever, but for the looks for garbage."""
+    """A finder of TensorFlow alone, which is loaded as ever, but for the looks for garbage.
+
+    Asked only after all others that watch for it.
+    """
 
     @staticmethod
     def find_spec(
@@ -63,4 +66,5 @@ class _WithoutCollecting:
         return spec
 
 
-sys.meta_path[:0] = [_HiddenFromKeras, _WithoutCollecting]
+sys.meta_path.insert(0, _HiddenFromKeras)
+sys.meta_path.insert(sys.meta_path.index(PathFinder), _WithoutCollecting)
