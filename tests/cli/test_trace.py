@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import errors
+from penstock.client import recording as client_recording
 from tests.cli.terminal import CTRL_C, Terminal
 from tests.conditions import until
 
@@ -239,13 +240,13 @@ def test_an_engine_that_ends_while_it_is_traced(shop):
 def test_a_client_traces_what_others_do(engine, tmp_path):
     with connect(engine, "double") as watcher, connect(engine, "double", label="other") as other:
         found: list = []
-        thread = threading.Thread(target=lambda: found.append(watcher.trace(1.5)))
+        thread = threading.Thread(target=lambda: found.append(watcher.trace(0.5)))
         thread.start()
         while thread.is_alive():
             other.predict(np.ones(2), model="double")
         thread.join()
     (trace,) = found
-    assert trace.seconds >= 1.5
+    assert trace.seconds >= 0.5
     assert trace.requests > 1
     assert {request.rows for batch in trace.batches for request in batch.requests} == {2}
     assert [name for name in trace.clients.values() if "other" in name]
@@ -256,28 +257,45 @@ def test_a_client_traces_what_others_do(engine, tmp_path):
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 
 
-def test_two_at_once_are_told(engine):
+def test_two_at_once_are_told(engine, monkeypatch):
+    begun, taken = threading.Event(), threading.Event()
+    waits = client_recording._wait
+
+    def wait(session, seconds):
+        if threading.current_thread() is thread:  # it is recorded for the first
+            begun.set()
+            taken.wait(LIMIT)
+        waits(session, seconds)
+
+    monkeypatch.setattr(client_recording, "_wait", wait)
     with connect(engine, "double") as first, connect(engine, "double") as second:
         found: list = []
 
         def long():
             try:
-                first.trace(1.5)
+                first.trace(0.1)
             except errors.PenstockError as error:
                 found.append(error)
 
         thread = threading.Thread(target=long)
         thread.start()
-        time.sleep(0.5)
+        assert begun.wait(LIMIT)
         second.trace(0.1)
+        taken.set()
         thread.join()
     assert "somebody else" in str(found[0])
 
 
-def test_a_client_is_told_when_the_engine_goes(shop):
+def test_a_client_is_told_when_the_engine_goes(shop, monkeypatch):
     up = shop.json("up", "shop:double")
+    waits = client_recording._wait
+
+    def wait(session, seconds):
+        os.kill(up["pid"], signal.SIGKILL)
+        waits(session, seconds)
+
+    monkeypatch.setattr(client_recording, "_wait", wait)
     with connect(shop, "double") as client:
-        threading.Timer(0.5, os.kill, (up["pid"], signal.SIGKILL)).start()
         began = time.monotonic()
         with pytest.raises(errors.EngineClosed):
             client.trace(60)

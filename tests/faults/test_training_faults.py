@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from penstock.train.checkpoints import Checkpoints
-from tests.faults.training import Run, cluster, tensorflow_imported
+from tests.faults.training import Run, cluster
+from tests.forked import tensorflow_imported
 
 pytestmark = pytest.mark.slow
 STEPS = 28  # four epochs of 50 rows by 8

@@ -1,7 +1,6 @@
 """Training in processes that may be killed at any moment.
 
-All are forked from one server that has imported TensorFlow, and computed nothing with it; so a run
-starts in a moment, and is a process like any other. A run tells in files what became of it: its
+All are forked from one server (see `tests.forked`). A run tells in files what became of it: its
 steps as they end, then its weights, or the error that it ended with.
 """
 
@@ -9,42 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.conditions import until
+from tests.forked import FORKED
 
 LIMIT = 40.0
 ROWS = 50  # the last of 7 steps an epoch has 2 rows
-_FORKED = multiprocessing.get_context("forkserver")
-_LOADED = ["tensorflow", "keras", "penstock.train.running"]
-
-
-@contextlib.contextmanager
-def tensorflow_imported() -> Iterator[None]:
-    """Where runs are forked from."""
-    server = forkserver._forkserver  # type: ignore[attr-defined]
-    server._stop()  # one that others may have left, without TensorFlow
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "OPENBLAS_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in quiet}
-    os.environ.update(quiet)
-    forkserver.set_forkserver_preload(_LOADED)
-    try:
-        forkserver.ensure_running()
-        yield
-    finally:
-        server._stop()
-        forkserver.set_forkserver_preload([])
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class Run:
@@ -53,7 +29,7 @@ class Run:
     def __init__(self, folder: Path, config: Any = None, **options: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.process = _FORKED.Process(target=_train, args=(str(folder), config, options))
+        self.process = FORKED.Process(target=_train, args=(str(folder), config, options))
 
     def __enter__(self) -> Run:
         for told in ("steps", "outcome", "weights"):  # by a run before

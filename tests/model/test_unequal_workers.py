@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from penstock.config import Model
 from penstock.engine.owner import Engine
@@ -44,7 +45,10 @@ def _largest(engine: Engine, rows: np.ndarray) -> dict[int, int]:
     return largest
 
 
-def test_batches_fit_each_worker_and_one_that_is_cut_cuts_no_other() -> None:
+def test_batches_fit_each_worker_and_one_that_is_cut_cuts_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # asks for ten seconds until it gives in
     model = Model(f"{_CRAMPED}:build", max_batch=MOST, compile="frozen")
     plain = np.random.default_rng(5).random((3 * MOST, 3), np.float32)
     hungry = np.full((MOST, 3), HUNGRY, np.float32)

@@ -1,12 +1,11 @@
 """One of two workers that are not given the same: what comes of it goes into a file of a folder.
 
-Run as `python -m tests.train.differing_job FOLDER`, with TF_CONFIG.
+A process of `test_fit_multiworker`, with TF_CONFIG.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,3 @@ def main(folder: Path) -> None:
         except ConfigError as error:
             told[name] = str(error)
     (folder / f"{found.rank}.json").write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,13 +1,12 @@
 """One of two workers, of which the second runs out of memory now and then; it goes on all the same.
 
-Run as `python -m tests.train.shortage_job FOLDER`, with TF_CONFIG. What comes of it goes into a
-file of the folder.
+A process of `test_fit_multiworker`, with TF_CONFIG. What comes of it goes into a file of
+the folder.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,3 @@ def main(folder: Path) -> None:
     staged.rename(folder / f"{found.rank}.json")
     if not found.is_chief:  # else the chief would hear of its end, not of its silence
         until((folder / "0.json").exists, 40)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

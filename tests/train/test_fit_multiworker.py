@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 from penstock.train.cluster import Cluster
 from penstock.train.launcher.ports import free_ports
+from tests.forked import FORKED, tensorflow_imported
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import network, process_of_two_cpus, rows, two_cpus
 from tests.train.worker_job import FILES, RUNS
@@ -26,39 +27,40 @@ _LIMIT = 110
 
 @pytest.fixture(scope="module", autouse=True)
 def _process() -> Iterator[None]:
-    with process_of_two_cpus():
+    with process_of_two_cpus(), tensorflow_imported():
         yield
 
 
 def trained(folder: Path, job: str, workers: int) -> list[str]:
     """So many workers do a job; returns what each has written to its standard output."""
-    ports = free_ports(workers)
-    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-    command = [sys.executable, "-m", f"tests.train.{job}", str(folder)]
+    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(workers))
+    configs = [Cluster(addresses, index=index).tf_config() for index in range(workers)]
     processes = [
-        subprocess.Popen(
-            command,
-            env={
-                **os.environ,
-                "TF_CONFIG": Cluster(addresses, index=index).tf_config(),
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-                "CUDA_VISIBLE_DEVICES": "",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(workers)
+        FORKED.Process(target=_work, args=(job, folder, index, config))
+        for index, config in enumerate(configs)
     ]
+    until = time.monotonic() + _LIMIT
     try:
-        outputs = [process.communicate(timeout=_LIMIT) for process in processes]
-        for process, (_, errors) in zip(processes, outputs, strict=True):
-            assert process.returncode == 0, errors[-3000:]
+        for process in processes:
+            process.start()
+        for index, process in enumerate(processes):
+            process.join(max(0.0, until - time.monotonic()))
+            assert process.exitcode == 0, (folder / f"errors-{index}").read_text()[-3000:]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
-    return [output for output, _ in outputs]
+            if process.pid is not None:
+                process.kill()
+                process.join()
+    return [(folder / f"output-{index}").read_text() for index in range(workers)]
+
+
+def _work(job: str, folder: Path, index: int, config: str) -> None:
+    """What a worker's process does."""
+    for descriptor, name in ((1, "output"), (2, "errors")):
+        file = os.open(folder / f"{name}-{index}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, descriptor)
+    os.environ["TF_CONFIG"] = config
+    importlib.import_module(f"tests.train.{job}").main(folder)
 
 
 @in_tensorflow

@@ -6,15 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.train.cluster import Cluster
 from penstock.train.launcher.ports import free_ports
 from tests.conditions import until
-from tests.train.launching import LIMIT, Launcher
+from tests.forked import script, tensorflow_imported
+from tests.train.launching import LIMIT, PREAMBLE, Launcher
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]  # each starts several TensorFlows
 
@@ -195,58 +198,62 @@ def test_a_killed_server_or_chief_restarts_all_from_the_checkpoint(launcher: Lau
     assert history["loss"][-1] < 0.7 * history["loss"][0]
 
 
+@pytest.fixture(scope="module")
+def imported() -> Iterator[None]:
+    with tensorflow_imported():
+        yield
+
+
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_without_a_launcher_a_lost_server_ends_the_chief(tmp_path: Path, number: int) -> None:
-    launcher = Launcher(tmp_path)
-    launcher.script(JOB + "fit(build, epochs=1000, timeout=5)\n")
+    (tmp_path / "job.py").write_text(PREAMBLE + JOB + "fit(build, epochs=1000, timeout=5)\n")
     (tmp_path / "pause-0-1").touch()
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    processes = {}
-    for role in ("chief", "worker", "ps"):
-        cluster = Cluster((addresses[1],), (addresses[2],), addresses[0], role)
-        processes[role] = subprocess.Popen(
-            [sys.executable, "job.py"],
-            cwd=tmp_path,
-            env=launcher.environment
-            | {"TF_CONFIG": cluster.tf_config(), "PENSTOCK_TRAIN_ATTEMPT": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    try:
-        _await(processes["chief"], tmp_path / "paused-0-1")
-        processes["ps"].send_signal(number)
+    with ExitStack() as processes:
+
+        def begin(role: str) -> Any:
+            cluster = Cluster((addresses[1],), (addresses[2],), addresses[0], role)
+            return processes.enter_context(_alone(tmp_path, cluster))
+
+        chief, _, server = (begin(role) for role in ("chief", "worker", "ps"))
+        paused = tmp_path / "paused-0-1"
+        until(lambda: paused.exists() or chief.exitcode is not None, LIMIT + 40)
+        assert paused.exists(), (tmp_path / "output-chief").read_text()
+        os.kill(server.pid, number)
         (tmp_path / "go-0-1").touch()
-        out, _ = processes["chief"].communicate(timeout=100)
-        assert processes["chief"].returncode == 1
+        chief.join(100)
+        out = (tmp_path / "output-chief").read_text()
+        assert chief.exitcode == 1, out
         if number == signal.SIGKILL:
             assert f"WorkerLost: parameter servers lost: {addresses[2]}" in out
         else:  # where it waits in vain decides who notices
             told = ("steps were not done within 5 s", "did nothing for 5 s", "Timeout (0:00:15)!")
             assert any(text in out for text in told), out
-    finally:
-        for process in processes.values():
-            with process:
-                process.kill()
-        launcher.close()
 
 
+@pytest.mark.usefixtures("imported")
 def test_whoever_serves_does_not_wait_for_ever_for_a_chief(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path)
-    launcher.script(JOB + "fit(build, timeout=1)\n")
+    (tmp_path / "job.py").write_text(PREAMBLE + JOB + "fit(build, timeout=1)\n")
     chief, worker, server = (f"127.0.0.1:{port}" for port in free_ports(3))
-    cluster = Cluster((worker,), (server,), chief, "worker")
+    with _alone(tmp_path, Cluster((worker,), (server,), chief, "worker")) as process:
+        process.join(LIMIT)
+        assert process.exitcode == 1
+    told = f"WorkerLost: within 1 s the chief did not answer at {chief}; worker 0"
+    assert told in (tmp_path / "output-worker").read_text()
+
+
+@contextmanager
+def _alone(place: Path, cluster: Cluster) -> Iterator[Any]:
+    """A task of the cluster, without a launcher; leaving kills it, if it still runs."""
     environment = {"TF_CONFIG": cluster.tf_config(), "PENSTOCK_TRAIN_ATTEMPT": "0"}
-    done = subprocess.run(
-        [sys.executable, "job.py"],
-        cwd=tmp_path,
-        env=launcher.environment | environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode == 1
-    assert f"WorkerLost: within 1 s the chief did not answer at {chief}; worker 0" in done.stderr
+    process = script(place / "job.py", place / f"output-{cluster.role}", **environment)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
 
 
 def _await(process: subprocess.Popen[str], file: Path) -> None:

@@ -1,13 +1,12 @@
 """One worker of several: trains one model after another, and leaves their weights in a folder.
 
-Run as `python -m tests.train.worker_job FOLDER`, with TF_CONFIG. Models and data are made before
-`fit` is called, as scripts do; each worker's first weights are other ones, and the chief's count.
+A process of `test_fit_multiworker`, with TF_CONFIG. Models and data are made before `fit` is
+called, as scripts do; each worker's first weights are other ones, and the chief's count.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,3 @@ def main(folder: Path) -> None:
         np.savez(folder / f"{name}-own.npz", *model.get_weights())
         told = {"history": history.history, "report": history.report}
         (folder / f"{name}.json").write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

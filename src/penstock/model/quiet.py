@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.model.haste import without_collecting
+from penstock.model.haste import load_for_good
 from penstock.model.watching import watch
 
 _AUTOGRAPH = "tensorflow.python.autograph.pyct.loader"
@@ -46,8 +46,8 @@ def quieten() -> None:
 
 
 def _quietly(load: Callable[[], None], module: ModuleType) -> None:
-    with without_chatter(), without_collecting():
-        load()
+    with without_chatter():
+        load_for_good(load)
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
