@@ -59,7 +59,9 @@ def _tidily(load: Callable[[], None], module: ModuleType) -> None:
     kept where Python looks for it, as of modules that have no file (without a time).
     """
     load()
-    original: Callable[..., tuple[ModuleType, str]] = module.load_source
+    original: Callable[..., tuple[ModuleType, str]] | None = getattr(module, "load_source", None)
+    if original is None:  # another TensorFlow: they stay until it exits
+        return
 
     def load_source(*arguments: Any, **options: Any) -> tuple[ModuleType, str]:
         loaded = original(*arguments, **options)
