@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.scheduling import groups
 from penstock.scheduling.decisions import Closed
 from tests.scheduling.bench import CPU, GPU, MS, US, Bench, lane_of
 
@@ -73,6 +74,23 @@ def test_smaller_groups_only_where_the_way_may_matter(milliseconds: int, size: i
     for caller in range(1_024):
         bench.add(lane, fairness=caller)
     assert len(bench.step()[0].jobs) == size
+
+
+def test_groups_are_reckoned_anew_when_something_else_is_known() -> None:
+    bench, lane = Bench(hands=4), lane_of(GROWS, 256, ladder=LADDER)
+    bench.teach(lane, 3 * MS)
+    for caller in range(546):
+        bench.add(lane, fairness=caller)
+
+    def most() -> int:
+        return groups.most(lane, lane.on(0), bench.workers[0], bench.workers, bench.now)
+
+    assert most() == 256
+    for _ in range(5):
+        lane.observe(0, 64, 100 * US, bench.now)
+    assert most() == 64
+    lane.tell(0, 16, LADDER[:2], ())
+    assert most() == 16
 
 
 def test_workers_share_what_is_about() -> None:

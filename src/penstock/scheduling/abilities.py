@@ -19,13 +19,14 @@ LEAD = 100_000  # nanoseconds that a message takes to reach a worker, and a litt
 class Ability:
     """One worker, as far as one lane is concerned."""
 
-    __slots__ = ("estimates", "gather", "ladder", "like", "max_batch")
+    __slots__ = ("estimates", "gather", "group", "ladder", "like", "max_batch")
 
     def __init__(self, max_batch: int, ladder: Sequence[int] = ()) -> None:
         self.max_batch = max_batch
         self.ladder = tuple(ladder)
         self.estimates = Estimates()
         self.gather = 0.0  # nanoseconds a row, with scatter, where a device runs others meanwhile
+        self.group: tuple[tuple[int, ...], int] | None = None  # what `groups` found, and of what
         self.like: Ability | None = None
 
     def told(
@@ -34,6 +35,7 @@ class Ability:
         """Its worker has said what fits, and how long sizes took when it warmed up."""
         self.max_batch = max_batch
         self.ladder = tuple(ladder)
+        self.group = None
         for size, nanoseconds in times:
             self.estimates.seed(size, nanoseconds)
 

@@ -58,6 +58,7 @@ class Estimates:
 
     def __init__(self) -> None:
         self.overlap = False  # whether batches overlap
+        self.changes = 0  # counts what was measured
         self._sizes: list[_Size] = []
         self._limits: list[int] = []  # the largest number of rows that each size stands for
 
@@ -67,6 +68,7 @@ class Estimates:
 
     def seed(self, size: int, nanoseconds: int) -> None:
         """What warm-up has measured; less worth than the first measurement at work."""
+        self.changes += 1
         entry = self._entry(size, max(nanoseconds, 1))
         entry.seed = max(nanoseconds, 1)
         if not entry.samples:
@@ -74,6 +76,7 @@ class Estimates:
 
     def observe(self, rows: int, nanoseconds: int, now: int) -> None:
         """A batch that was run at this size took that long."""
+        self.changes += 1
         nanoseconds = max(nanoseconds, 1)
         self._entry(rows, nanoseconds).observe(rows, nanoseconds, now, self.overlap)
 

@@ -27,6 +27,8 @@ from penstock.scheduling.runners import DEPTH, Runner
 _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
 _HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
 _FORGIVEN = 8  # times: so much longer the way outside of the device may be than was thought
+_FINE = 100_000  # nanoseconds by which the way must differ to be reckoned anew
+_SOON = 250_000_000  # nanoseconds after which measurements may be too old
 _BESIDES = 0.1  # of the device's time: what a longer round may save of it
 
 
@@ -60,12 +62,20 @@ def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner]
     share = -(-about // len(runners))
     if share < 2:
         return ability.max_batch
+    known = (share, apart // _FINE, ability.estimates.changes, now // _SOON)
+    if ability.group is None or ability.group[0] != known:  # in a loop it stays for a whole batch
+        ability.group = known, _best(ability, share, apart, runner.depth, now)
+    return ability.group[1]
+
+
+def _best(ability: Ability, share: int, apart: int, hands: int, now: int) -> int:
+    """The size of groups with which so many rows go round best, or all that fit."""
     rounds: dict[int, _Round] = {}
     for size in _sizes_below(ability, share):
         takes = ability.estimates.likely(ability.padded(size), now)
         if not takes:
             return ability.max_batch
-        rounds[size] = _round(share, size, takes, ability.gather, apart, runner.depth)
+        rounds[size] = _round(share, size, takes, ability.gather, apart, hands)
     together = rounds.pop(share, None)
     if not rounds:
         return ability.max_batch
