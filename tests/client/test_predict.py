@@ -277,6 +277,11 @@ def test_priorities_are_small_whole_numbers(client: penstock.Client, priority: A
     assert client.predict(np.zeros(1), model="identity").tolist() == [0]
 
 
+def test_a_caller_is_a_text(client: penstock.Client) -> None:
+    with pytest.raises(InputError, match="caller: expected a text, got 17"):
+        client.predict(np.ones(1), model="doubled", caller=17)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("deadline", [float("nan"), "soon"])
 def test_deadlines_are_seconds(client: penstock.Client, deadline: Any) -> None:
     with pytest.raises((InputError, TypeError)):
