@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     models, config, extra = from_json(settings)
     faulthandler.enable()
     logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        level=launch.log_level(),
         format=f"%(asctime)s penstock worker {extra['index']}: %(levelname)s: %(message)s",
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
