@@ -28,6 +28,7 @@ os.write(descriptors["out"], json.dumps({
     "group": os.getpgid(0),
     "pid": os.getpid(),
     "stdin": os.readlink("/proc/self/fd/0"),
+    "arguments": sys.argv[1:],
 }).encode())
 """
 
@@ -51,6 +52,7 @@ def test_settings_and_descriptors_arrive(probe: str, detached: bool) -> None:
     assert told["settings"] == text
     assert not told["inheritable"]
     assert told["stdin"] == "/dev/null"
+    assert told["arguments"] == []  # else a model's module that parses them would fail
     assert told["group"] == told["pid"]
     assert (told["session"] == told["pid"]) == detached
     # 0 to 2, the descriptor, and the one that lists them; not the settings' own.

@@ -91,7 +91,7 @@ def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
     open_standard()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    memory = int(arguments[1])
+    memory = int(arguments.pop())  # a model that reads its program's arguments finds none
     with os.fdopen(memory, "rb") as file:
         file.seek(0)
         data = json.load(file)
