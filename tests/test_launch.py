@@ -28,6 +28,7 @@ os.write(descriptors["out"], json.dumps({
     "group": os.getpgid(0),
     "pid": os.getpid(),
     "stdin": os.readlink("/proc/self/fd/0"),
+    "arguments": sys.argv[1:],
 }).encode())
 """
 
@@ -51,6 +52,7 @@ def test_settings_and_descriptors_arrive(probe: str, detached: bool) -> None:
     assert told["settings"] == text
     assert not told["inheritable"]
     assert told["stdin"] == "/dev/null"
+    assert told["arguments"] == []  # else a model's module that parses them would fail
     assert told["group"] == told["pid"]
     assert (told["session"] == told["pid"]) == detached
     # 0 to 2, the descriptor, and the one that lists them; not the settings' own.
@@ -102,6 +104,14 @@ def test_an_engine_of_a_program_that_blocks_signals(tmp_path: Path) -> None:
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
         "import os; os.kill(engine.statistics().pid, signal.SIGTERM); engine._process.wait(10)",
     )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "level"), [("info", "INFO"), ("", "WARNING"), ("chatty", "WARNING")]
+)
+def test_what_is_logged(monkeypatch: pytest.MonkeyPatch, chosen: str, level: str) -> None:
+    monkeypatch.setenv("PENSTOCK_LOG", chosen)
+    assert launch.log_level() == level
 
 
 def test_engine_and_worker_close_what_they_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import select
 import signal
@@ -90,13 +91,19 @@ def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
     open_standard()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    memory = int(arguments[1])
+    memory = int(arguments.pop())  # a model that reads its program's arguments finds none
     with os.fdopen(memory, "rb") as file:
         file.seek(0)
         data = json.load(file)
     for descriptor in data["descriptors"].values():
         os.set_inheritable(descriptor, False)
     return data["settings"], data["descriptors"]
+
+
+def log_level() -> str:
+    """What a started process logs: `$PENSTOCK_LOG`, where that is a level."""
+    level = os.environ.get("PENSTOCK_LOG", "").upper()
+    return level if level in logging.getLevelNamesMapping() else "WARNING"
 
 
 def adopt_orphans() -> None:

@@ -488,6 +488,13 @@ def test_an_empty_stream(labelled: penstock.Client) -> None:
     assert list(labelled.map([], model="identity")) == []
 
 
+def test_rows_of_plain_python_become_what_the_model_takes(labelled: penstock.Client) -> None:
+    rows = [[1, 2, 3], (4.5, 5, 6)]
+    got = list(labelled.map(rows, model="bare"))
+    assert np.array_equal(got, labelled.predict(rows, model="bare"))
+    assert got[1].dtype == np.float32
+
+
 def test_a_stream_is_bounded(labelled: penstock.Client) -> None:
     taken: list[int] = []
 

@@ -384,6 +384,8 @@ def _unpickled(address: Path, wait: float, label: str) -> Client:
 
 def caller_number(caller: str) -> int:
     """A number for somebody for whom a client speaks. Two of them seldom share one."""
+    if not isinstance(caller, str):
+        raise InputError(f"caller: expected a text, got {caller!r}")
     return zlib.crc32(caller.encode("utf-8", "surrogatepass")) or 1
 
 

@@ -5,7 +5,7 @@ At most a window of rows is on its way. Whoever stops reading cancels what is ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -42,9 +42,12 @@ def answers(
 
 
 def _as_rows(row: Any) -> Any:
-    if isinstance(row, dict):
+    """Plain Python stays what it is, so that it becomes what the model takes, as in `predict`."""
+    if isinstance(row, Mapping):
         return {name: _as_rows(value) for name, value in row.items()}
-    return [row] if isinstance(row, (str, bytes)) else np.asarray(row)[None]
+    if isinstance(row, (str, bytes)) or not hasattr(row, "__array__"):
+        return [row]
+    return np.asarray(row)[None]
 
 
 def _next(outstanding: dict[Answer, None], arrived: SimpleQueue[Future[Any]] | None) -> Future[Any]:

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     settings, descriptors = launch.read_settings(arguments)
     models, config, extra = from_json(settings)
     logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        level=launch.log_level(),
         format=f"%(asctime)s penstock engine {config.name}: %(levelname)s: %(message)s",
     )
     status = descriptors.get("status")

@@ -35,13 +35,12 @@ def main(arguments: list[str]) -> int:
     models, config, extra = from_json(settings)
     faulthandler.enable()
     logging.basicConfig(
-        level=os.environ.get("PENSTOCK_LOG", "WARNING").upper(),
+        level=launch.log_level(),
         format=f"%(asctime)s penstock worker {extra['index']}: %(levelname)s: %(message)s",
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     life = follow_engine(descriptors["engine"], Path(extra["socket"]))
     channel = Channel(socket.socket(fileno=descriptors["channel"]))
-    atexit.register(channel.close)
     sys.path[:0] = [place for place in extra["sys_path"] if place not in sys.path]
     os.environ["PENSTOCK_WORKER"] = str(extra["index"])
     limit_tensorflow()
@@ -55,6 +54,7 @@ def main(arguments: list[str]) -> int:
         )
     except (ModelLoadError, DeviceMemoryError) as error:
         tell_failure(channel, error)
+        channel.close()
         return 1
     try:
         for number, (model, ready) in enumerate(zip(models, loaded, strict=True)):
@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> int:
             _leave()
     except Closed:
         life.join(_FAREWELL)  # the engine is gone, or about to be: leave as that thread does
+    channel.close()
     return 0
 
 
