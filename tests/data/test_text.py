@@ -48,6 +48,15 @@ def test_csv_is_what_python_reads(
         ]
 
 
+def test_a_delimiter_of_several_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a§b\n"x§\ny"§1\n©§2\n"©"©§3\nz§4\n')
+    chunk = open_source(path, delimiter="§").read(0, 9)
+    assert not chunk.failures
+    assert chunk.columns["a"].tolist() == ["x§\ny", "©", "©©", "z"]
+    assert chunk.columns["b"].tolist() == [1, 2, 3, 4]
+
+
 def test_a_quote_within_a_field_is_a_character(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('name,size\ndisk,5" or 3"\n"a ""b""\nc",2\n')
     source = open_source(tmp_path / "a.csv")
