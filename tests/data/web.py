@@ -12,7 +12,7 @@ from pathlib import Path
 
 class Server(ThreadingHTTPServer):
     """`sent`: bytes of content by path; `refused`: paths that nobody may read; `ranges`: whether
-    parts of files are sent, which many a server does not."""
+    parts of files are sent, which many a server does not; `tag`: how a file's version is told."""
 
     daemon_threads = True
 
@@ -22,6 +22,7 @@ class Server(ThreadingHTTPServer):
         self.sent: dict[str, int] = {}
         self.refused: set[str] = set()
         self.ranges = True
+        self.tag = "ETag"
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -57,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if self.server.ranges:
             self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
+        self.send_header(self.server.tag, f'"{path.stat().st_mtime_ns}"')
         self.send_header("Content-Length", str(stop - start))
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")

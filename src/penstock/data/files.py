@@ -15,7 +15,10 @@ from penstock.data.extras import need
 from penstock.errors import InputError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "modified", "created")
+_STAMPS = (
+    *("etag", "ETag", "md5Hash", "Content-MD5", "Digest", "mtime"),
+    *("LastModified", "Last-Modified", "updated", "modified", "created"),
+)
 BLOCK = 16 << 20
 
 
