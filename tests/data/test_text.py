@@ -125,6 +125,12 @@ def test_headers_and_delimiters(tmp_path: Path) -> None:
         open_source(tmp_path / "b.csv")
 
 
+def test_a_column_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(",a,\n0,5,x\n1,6,y\n")  # as pandas writes its index
+    assert list(open_source(path).read(0, 2).columns) == ["column0", "a", "column2"]
+
+
 def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text("a,c\n1,2\n")

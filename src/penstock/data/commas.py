@@ -72,7 +72,7 @@ class CommaFile:
         if faults:
             raise InputError(f"{self._path}: the line that names the columns: {faults[0].message}")
         self._starts = self._starts[1:]
-        return rows[0]
+        return [name or f"column{at}" for at, name in enumerate(rows[0])]  # as pandas' index
 
     def _fields(self, start: int, stop: int) -> tuple[list[list[str]], dict[int, Fault]]:
         """The fields of each row; none where a row is not as wide as the header."""
