@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from pathlib import Path
 
 import fsspec
@@ -123,6 +124,20 @@ def test_headers_and_delimiters(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("")
     with pytest.raises(InputError, match="names the columns, got no lines"):
         open_source(tmp_path / "b.csv")
+
+
+def test_many_columns_take_no_longer_than_many_rows(tmp_path: Path) -> None:
+    def opened(columns: int) -> float:
+        path = tmp_path / f"{columns}.csv"
+        line = ",".join(["1.5"] * columns) + "\n"
+        path.write_text(
+            ",".join(f"c{at}" for at in range(columns)) + "\n" + line * (10**5 // columns)
+        )
+        began = time.process_time()
+        assert len(open_source(path).signature) == columns
+        return time.process_time() - began
+
+    assert opened(2000) < 3 * max(opened(200), 0.1)
 
 
 def test_a_column_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
