@@ -104,6 +104,16 @@ def test_a_file_that_is_changed_or_gone_there(tmp_path: Path, web: Server, tag: 
         open_source([web.url("none.npz")])
 
 
+@pytest.mark.parametrize("names", [["a.jpg"], ["b.jpg", "a.jpg", "c.jpg"]])
+def test_a_file_that_is_not_sent_is_named(tmp_path: Path, web: Server, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"no image")
+    web.broken.add("a.jpg")
+    source = open_source([web.url(name) for name in names], decode=False)
+    with pytest.raises(InputError, match=r"/a\.jpg cannot be read \(ClientResponseError: 500"):
+        source.read(0, len(names))
+
+
 def test_a_server_that_sends_no_parts_of_files_is_told(tmp_path: Path, web: Server) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n3,4\n")
     web.ranges = False

@@ -11,8 +11,9 @@ from pathlib import Path
 
 
 class Server(ThreadingHTTPServer):
-    """`sent`: bytes of content by path; `refused`: paths that nobody may read; `ranges`: whether
-    parts of files are sent, which many a server does not; `tag`: how a file's version is told."""
+    """`sent`: bytes of content by path; `refused`: paths that nobody may read; `broken`: those that
+    are told of, and then not sent; `ranges`: whether parts of files are sent, which many a server
+    does not; `tag`: how a file's version is told."""
 
     daemon_threads = True
 
@@ -21,6 +22,7 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
         self.sent: dict[str, int] = {}
         self.refused: set[str] = set()
+        self.broken: set[str] = set()
         self.ranges = True
         self.tag = "ETag"
 
@@ -45,6 +47,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.server.folder / self.path.lstrip("/")
         if self.path.lstrip("/") in self.server.refused:
             self.send_error(403)
+            return
+        if content and self.path.lstrip("/") in self.server.broken:
+            self.send_error(500)
             return
         if not path.is_file():
             self.send_error(404)
