@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,13 +93,25 @@ def test_only_the_part_of_a_file_that_is_needed_is_fetched(tmp_path: Path, web: 
     assert 0 < web.sent["x.parquet"] < whole / 2
 
 
-def test_a_file_that_is_changed_or_gone_there(tmp_path: Path, web: Server) -> None:
+@pytest.mark.parametrize("tag", ["ETag", "Last-Modified", "Content-MD5"])
+def test_a_file_that_is_changed_or_gone_there(tmp_path: Path, web: Server, tag: str) -> None:
+    web.tag = tag
     (path,) = _archive(tmp_path)
     before = open_source([web.url("all.npz")]).fingerprint()
-    np.savez_compressed(path, x=PIXELS + 1, n=NUMBERS)
+    os.utime(path)  # perhaps other rows, of the same size
     assert open_source([web.url("all.npz")]).fingerprint() != before
     with pytest.raises((InputError, FileNotFoundError), match=r"none\.npz"):
         open_source([web.url("none.npz")])
+
+
+@pytest.mark.parametrize("names", [["a.jpg"], ["b.jpg", "a.jpg", "c.jpg"]])
+def test_a_file_that_is_not_sent_is_named(tmp_path: Path, web: Server, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"no image")
+    web.broken.add("a.jpg")
+    source = open_source([web.url(name) for name in names], decode=False)
+    with pytest.raises(InputError, match=r"/a\.jpg cannot be read \(ClientResponseError: 500"):
+        source.read(0, len(names))
 
 
 def test_a_server_that_sends_no_parts_of_files_is_told(tmp_path: Path, web: Server) -> None:

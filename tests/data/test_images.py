@@ -4,6 +4,8 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from penstock.data import Chunk, open_source
@@ -157,6 +159,13 @@ def test_images_in_a_column(folder: Path, tmp_path: Path) -> None:
     plain = _by_name(open_source(folder, size=16).read(0, 99))
     for name, row in zip(chunk.keys, chunk.columns["image"], strict=True):
         assert np.array_equal(row, plain[name])
+
+
+def test_a_column_of_paths_holds_no_images(tmp_path: Path) -> None:
+    table = pyarrow.table({"image": ["a.jpg"]})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    (failure,) = open_source(tmp_path / "t.parquet", images="image", size=8).read(0, 1).failures
+    assert failure.message == "expected the bytes of an image, got the text 'a.jpg'"
 
 
 def test_a_file_that_may_not_be_read_fails_and_one_that_is_gone_stops(tmp_path: Path) -> None:

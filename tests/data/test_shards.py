@@ -112,3 +112,9 @@ def test_parsing() -> None:
 def test_bad_calls(call: object, words: str) -> None:
     with pytest.raises((ConfigError, InputError), match=words):
         call()  # type: ignore[operator]
+
+
+def test_rows_that_cost_nothing_are_shared_too() -> None:
+    assert [len(shard) for shard in shards(9, 3, "balanced", cost=np.zeros(9))] == [3, 3, 3]
+    costs = np.repeat([1.0, 0.0], [6, 60])
+    assert [len(shard) for shard in shards(66, 3, "balanced", cost=costs)] == [22, 22, 22]

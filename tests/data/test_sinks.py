@@ -200,6 +200,8 @@ def test_an_empty_text_alone_is_still_a_row(tmp_path: Path) -> None:
         (".tfrecord", {"a": np.array(["a", 5], object)}, "expected texts, got a int"),
         (".tfrecord", {"a": np.uint64([2**63])}, "holds int64, and a number is larger"),
         (".jsonl", {"a": np.array([1j])}, "complex numbers have no place"),
+        (".jsonl", {"a": np.array([{"b": 1}], object)}, "numbers or texts, got a dict"),
+        (".csv", {"a": np.array(["a", None], object)}, "numbers or texts, got a NoneType"),
     ],
 )
 def test_what_cannot_be_written(suffix: str, columns: Any, words: str) -> None:

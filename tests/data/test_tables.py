@@ -78,6 +78,13 @@ def test_nulls_fail_unless_filled(place: Path) -> None:
     assert _column(place, pa.array(["a", None]))[0].tolist() == ["a", ""]
 
 
+def test_nulls_in_lists_are_filled_but_no_list_that_is_null(place: Path) -> None:
+    lists = pa.array([[1, None], None, [3, 4]])
+    array, failed = _column(place, lists, fill={"c": 9})
+    assert array.tolist() == [[1, 9], [0, 0], [3, 4]]
+    assert failed == {1: "null"}
+
+
 def test_a_failed_row_is_named_if_its_key_can_be_read(place: Path) -> None:
     pq.write_table(pa.table({"id": [0, 1, None, 0], "x": [None, None, 1.5, 2.5]}), place)
     chunk = open_source(place, key="id").read(0, 9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from pathlib import Path
 
 import fsspec
@@ -46,6 +47,15 @@ def test_csv_is_what_python_reads(
         assert [list(pair) for pair in zip(columns["p"], columns["q"], strict=True)] == wanted[
             at : at + 3
         ]
+
+
+def test_a_delimiter_of_several_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('a§b\n"x§\ny"§1\n©§2\n"©"©§3\nz§4\n')
+    chunk = open_source(path, delimiter="§").read(0, 9)
+    assert not chunk.failures
+    assert chunk.columns["a"].tolist() == ["x§\ny", "©", "©©", "z"]
+    assert chunk.columns["b"].tolist() == [1, 2, 3, 4]
 
 
 def test_a_quote_within_a_field_is_a_character(tmp_path: Path) -> None:
@@ -114,6 +124,26 @@ def test_headers_and_delimiters(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("")
     with pytest.raises(InputError, match="names the columns, got no lines"):
         open_source(tmp_path / "b.csv")
+
+
+def test_many_columns_take_no_longer_than_many_rows(tmp_path: Path) -> None:
+    def opened(columns: int) -> float:
+        path = tmp_path / f"{columns}.csv"
+        line = ",".join(["1.5"] * columns) + "\n"
+        path.write_text(
+            ",".join(f"c{at}" for at in range(columns)) + "\n" + line * (10**5 // columns)
+        )
+        began = time.process_time()
+        assert len(open_source(path).signature) == columns
+        return time.process_time() - began
+
+    assert opened(2000) < 3 * max(opened(200), 0.1)
+
+
+def test_a_column_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(",a,\n0,5,x\n1,6,y\n")  # as pandas writes its index
+    assert list(open_source(path).read(0, 2).columns) == ["column0", "a", "column2"]
 
 
 def test_files_with_other_columns_are_refused(tmp_path: Path) -> None:

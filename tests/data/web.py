@@ -11,8 +11,9 @@ from pathlib import Path
 
 
 class Server(ThreadingHTTPServer):
-    """`sent`: bytes of content by path; `refused`: paths that nobody may read; `ranges`: whether
-    parts of files are sent, which many a server does not."""
+    """`sent`: bytes of content by path; `refused`: paths that nobody may read; `broken`: those that
+    are told of, and then not sent; `ranges`: whether parts of files are sent, which many a server
+    does not; `tag`: how a file's version is told."""
 
     daemon_threads = True
 
@@ -21,7 +22,9 @@ class Server(ThreadingHTTPServer):
         self.folder = folder
         self.sent: dict[str, int] = {}
         self.refused: set[str] = set()
+        self.broken: set[str] = set()
         self.ranges = True
+        self.tag = "ETag"
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"
@@ -45,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.lstrip("/") in self.server.refused:
             self.send_error(403)
             return
+        if content and self.path.lstrip("/") in self.server.broken:
+            self.send_error(500)
+            return
         if not path.is_file():
             self.send_error(404)
             return
@@ -57,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if self.server.ranges:
             self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
+        self.send_header(self.server.tag, f'"{path.stat().st_mtime_ns}"')
         self.send_header("Content-Length", str(stop - start))
         if status == 206:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")

@@ -20,6 +20,9 @@ from penstock.errors import (
     NoWorkers,
     RowsFailed,
 )
+from penstock.offline import labour
+from penstock.offline.merge import merge
+from penstock.offline.parts import PartStore
 from penstock.offline.setting_up import serving
 from tests.conditions import until
 from tests.data.pictures import fill
@@ -253,6 +256,35 @@ def test_rows_on_which_that_function_raises_fail_alone(engine, place):
     )
     assert (report.written, report.kinds) == (90, {"map": 10})
     assert np.array_equal(np.load("y.npy"), functions.scores(x)[10:])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".npy", ".csv"])
+@pytest.mark.parametrize("shards", ["", "contiguous", "strided"])
+def test_large_outputs_are_written_in_pieces_of_a_part(
+    x, engine, place, monkeypatch, suffix, shards
+):
+    x[[3, 700], 0] = -1
+    calls = [{"shard": f"{n}/2", "shards": shards} for n in (1, 2)] if shards else [{}]
+    sizes, write = [], PartStore.write
+
+    def watched(self, part, content, piece=0):
+        sizes.append(content.size)
+        return write(self, part, content, piece)
+
+    monkeypatch.setattr(PartStore, "write", watched)
+    for out, most in ((f"whole{suffix}", 1 << 30), (f"pieces{suffix}", 1000)):
+        monkeypatch.setattr(labour, "_PIECE_BYTES", most)
+        sizes.clear()
+        reports = [penstock.predict("picky", x, out, engine=engine, **more) for more in calls]
+        assert sum(report.written for report in reports) == 998
+        if shards:
+            merge(out)
+    assert len(sizes) > 20
+    assert max(sizes) < 1000 + 16 * 24, "one batch more than a piece"
+    for end in ("", ".errors.jsonl"):
+        assert Path(f"pieces{suffix}{end}").read_bytes() == Path(f"whole{suffix}{end}").read_bytes()
+    if suffix == ".npy":
+        assert np.array_equal(np.load("pieces.keys.npy"), np.load("whole.keys.npy"))
 
 
 def test_a_stream_of_unknown_length(engine, place):

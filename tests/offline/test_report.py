@@ -130,6 +130,12 @@ def test_a_real_report_can_be_written(x, engine, place):
     assert "<svg" in (place / "report.html").read_text()
 
 
+def test_mapping_takes_time_only_where_there_is_a_map(x, engine, place):
+    assert "mapping" not in penstock.predict("scores", x, "y.npy", engine=engine).stages
+    mapped = penstock.predict("scores", x, "z.npy", engine=engine, map=model("best_of_positive"))
+    assert mapped.stages["mapping"] > 0
+
+
 def test_the_first_failure_is_told(x, engine, place):
     x[7, 0] = x[9, 0] = -1
     np.save("x.npy", x)

@@ -220,12 +220,12 @@ def test_no_more_than_a_chunk_is_done_and_not_recorded(place, monkeypatch):
     monkeypatch.setenv("OFFLINE_COUNT", str(place / "count"))
     write, most = parts.PartStore.write, []
 
-    def slow(self, part, content):
+    def slow(self, part, content, piece):
         allowed = min(part * 64 + CHUNK, 512)
         until(lambda: (place / "count").exists() and counted(place) >= allowed)
         time.sleep(0.05)  # in which one that is allowed too much would go on
         most.append(counted(place) - part * 64)
-        return write(self, part, content)
+        return write(self, part, content, piece)
 
     monkeypatch.setattr(parts.PartStore, "write", slow)
     penstock.predict(model("counted"), "x.npy", "y.npy", chunk=CHUNK, max_batch=16)

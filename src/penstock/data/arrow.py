@@ -42,15 +42,13 @@ def to_array(column: Any, spec: TensorSpec, fill: Any = None) -> tuple[Array, di
     whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if arrow.types.is_dictionary(whole.type):
         whole = whole.dictionary_decode()
-    if fill is not None and not _is_list(whole.type):
-        whole = whole.fill_null(fill)
     if _is_binary(whole.type) and spec.dtype != STRING:
-        return _from_buffers(whole, spec)
+        return _from_buffers(whole if fill is None else whole.fill_null(fill), spec)
     if _is_list(whole.type) and len(spec.shape) > 1 and not _is_list(whole.type.value_type):
         flat = TensorSpec(spec.dtype, (math.prod(spec.sizes),), spec.name)
-        array, faults = _convert(whole, flat)
+        array, faults = _convert(whole, flat, fill)
         return array.reshape(len(array), *spec.sizes), faults
-    return _convert(whole, spec)
+    return _convert(whole, spec, fill)
 
 
 def from_array(array: Array, label: str) -> Any:
@@ -87,8 +85,10 @@ def _texts(flat: Array, label: str) -> Any:
     raise InputError(f"{label}: expected only str or only bytes, got {', '.join(found)}")
 
 
-def _convert(whole: Any, spec: TensorSpec) -> tuple[Array, dict[int, Fault]]:
+def _convert(whole: Any, spec: TensorSpec, fill: Any) -> tuple[Array, dict[int, Fault]]:
     faults: dict[int, Fault] = {}
+    if fill is not None and not _is_list(whole.type):
+        whole = whole.fill_null(fill)
     label = f"{spec.name!r}: " if spec.name else ""
     fits = np.ones(len(whole), bool)
     if whole.null_count:
@@ -98,7 +98,7 @@ def _convert(whole: Any, spec: TensorSpec) -> tuple[Array, dict[int, Fault]]:
     if not spec.shape:
         values = _numbers(_values(whole.drop_null() if faults else whole, spec), spec, fits, faults)
     else:
-        values = _lists(whole, spec, fits, faults)
+        values = _lists(whole, spec, fits, faults, fill)
     if not faults:
         return values, faults
     array = blank(spec, len(whole), b"" if _is_binary(whole.type) else "")
@@ -106,7 +106,7 @@ def _convert(whole: Any, spec: TensorSpec) -> tuple[Array, dict[int, Fault]]:
     return array, faults
 
 
-def _lists(whole: Any, spec: TensorSpec, fits: Array, faults: dict[int, Fault]) -> Array:
+def _lists(whole: Any, spec: TensorSpec, fits: Array, faults: dict[int, Fault], fill: Any) -> Array:
     """The rows that fit; the others are taken out of `fits`."""
     arrow, compute = need("pyarrow", "Arrow"), need("pyarrow.compute", "Arrow")
     size = spec.sizes[0]
@@ -120,7 +120,7 @@ def _lists(whole: Any, spec: TensorSpec, fits: Array, faults: dict[int, Fault]) 
         faults[row] = Fault("shape", f"{spec.name!r}: {message}")
     kept = whole.filter(arrow.array(fits)) if faults else whole
     inner = TensorSpec(spec.dtype, spec.shape[1:], spec.name)
-    values, below = _convert(kept.flatten(), inner)
+    values, below = _convert(kept.flatten(), inner, fill)
     values = values.reshape(int(fits.sum()), *spec.sizes)
     if below:
         rows = np.flatnonzero(fits)

@@ -46,12 +46,13 @@ class CommaFile:
         self._names = self._names or self._header()
         self.rows = len(self._starts) - 1
         names = chosen(self._names, columns, path)
-        sample = self._fields(0, min(SAMPLED_ROWS, self.rows))[0]
+        self._places = {name: at for at, name in enumerate(self._names)}
+        sample = [row for row in self._fields(0, min(SAMPLED_ROWS, self.rows))[0] if row]
         self.signature: Signature = tuple(
             self._checked(features[name], name)
             if name in features
-            else _guess([row[self._names.index(name)] for row in sample if row], name)
-            for name in names
+            else _guess([row[at] for row in sample], name)
+            for name, at in ((name, self._places[name]) for name in names)
         )
 
     def read(self, start: int, stop: int, names: Sequence[str]) -> Block:
@@ -60,7 +61,7 @@ class CommaFile:
         specs = {spec.name: spec for spec in self.signature}
         arrays = {}
         for name in names:
-            at = self._names.index(name)
+            at = self._places[name]
             texts = [row[at] if row else "" for row in rows]
             arrays[name] = _typed(texts, specs[name], faults, self._fill.get(name))
         return arrays, faults
@@ -72,7 +73,7 @@ class CommaFile:
         if faults:
             raise InputError(f"{self._path}: the line that names the columns: {faults[0].message}")
         self._starts = self._starts[1:]
-        return rows[0]
+        return [name or f"column{at}" for at, name in enumerate(rows[0])]  # as pandas' index
 
     def _fields(self, start: int, stop: int) -> tuple[list[list[str]], dict[int, Fault]]:
         """The fields of each row; none where a row is not as wide as the header."""

@@ -15,7 +15,10 @@ from penstock.data.extras import need
 from penstock.errors import InputError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_STAMPS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "modified", "created")
+_STAMPS = (
+    *("etag", "ETag", "md5Hash", "Content-MD5", "Digest", "mtime"),
+    *("LastModified", "Last-Modified", "updated", "modified", "created"),
+)
 BLOCK = 16 << 20
 
 
@@ -88,8 +91,9 @@ def read_all(path: str) -> bytes:
     return bytes(system.cat_file(inner))
 
 
-def read_many(paths: Sequence[str]) -> list[bytes | OSError]:
-    """Each file, or why it cannot be read. Remote ones at once, where their system can do that."""
+def read_many(paths: Sequence[str]) -> list[bytes | Exception]:
+    """Each file, or why it cannot be read: file systems raise what they like. Remote ones at once,
+    where their system can do that."""
     if not all(map(is_local, paths)) and len({path.partition("://")[0] for path in paths}) == 1:
         system, _ = file_system(paths[0])
         inner = [file_system(path)[1] for path in paths]
@@ -99,10 +103,12 @@ def read_many(paths: Sequence[str]) -> list[bytes | OSError]:
     return [_read_or_error(path) for path in paths]
 
 
-def _read_or_error(path: str) -> bytes | OSError:
+def _read_or_error(path: str) -> bytes | Exception:
     try:
         return read_all(path)
-    except OSError as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         return error
 
 

@@ -57,10 +57,12 @@ class Decoder:
         """What a row is."""
         return TensorSpec("uint8", (*self.size, _CHANNELS[self.mode]))
 
-    def decode(self, data: bytes) -> Array | Fault:
+    def decode(self, data: bytes | str) -> Array | Fault:
         """The pixels, or why there are none."""
         if not data:
             return Fault("decode", "the image has no bytes")
+        if isinstance(data, str):
+            return Fault("decode", f"expected the bytes of an image, got the text {data[:80]!r}")
         pillow = need("PIL.Image", "decoding images")
         try:
             with pillow.open(io.BytesIO(data), formats=_FORMATS) as image:

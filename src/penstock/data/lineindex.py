@@ -49,7 +49,9 @@ def line_starts(path: str, record: re.Pattern[bytes] | None = None) -> Array:
 def csv_record(delimiter: str) -> re.Pattern[bytes]:
     """One row of CSV with its line break. Possessive throughout: it never goes back."""
     d = re.escape(delimiter.encode())
-    field = rb'(?:"(?:[^"]++|"")*+"[^' + d + rb"\n]*+|[^" + d + rb'"\n][^' + d + rb"\n]*+|)"
+    # Other characters may begin with the same byte as a delimiter of several.
+    other = rb"[^" + d + rb"\n]" if delimiter.isascii() else rb"(?:(?!" + d + rb")[^\n])"
+    field = rb'(?:"(?:[^"]++|"")*+"' + other + rb'*+|(?!")' + other + rb"++|)"
     return re.compile(rb"(?:" + field + d + rb")*+" + field + rb"\n")
 
 

@@ -10,7 +10,7 @@ from penstock.data.chunk import Array, Chunk, Fault
 from penstock.data.files import read_many
 from penstock.data.listing import Listing
 from penstock.data.source import Source, bounds, chunk_of, digest
-from penstock.errors import InputError
+from penstock.errors import InputError, PenstockError
 from penstock.spec import STRING, Signature, TensorSpec
 
 
@@ -43,8 +43,11 @@ class RawFiles(Source):
                 found = b""
             elif isinstance(found, FileNotFoundError):
                 raise InputError(f"{paths[row]} was there when it was listed and is gone")
-            elif not isinstance(found, bytes):
+            elif isinstance(found, (OSError, PenstockError)):
                 raise found
+            elif isinstance(found, Exception):
+                text = f"{type(found).__name__}: {found}"
+                raise InputError(f"{paths[row]} cannot be read ({text})") from found
             data[row] = found
         keys = np.empty(stop - start, object)
         keys[:] = self.listing.names[start:stop]

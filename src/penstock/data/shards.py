@@ -105,17 +105,18 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def _balanced(costs: Array, count: int, seed: int) -> Array:
-    """The dearest row first, each to the shard that has cost least so far (LPT)."""
+    """The dearest row first, each to the shard that has cost least so far (LPT), and of those that
+    cost the same to the one with the fewest rows: there may be rows that cost nothing."""
     order = np.lexsort((_mixed(len(costs), seed), -costs))
     owners = np.empty(len(costs), np.int32)
-    heap = [(0.0, shard) for shard in range(count)]
+    heap = [(0.0, 0, shard) for shard in range(count)]
     for at in range(0, len(order), 65_536):
         some = order[at : at + 65_536]
         taken = []
         for cost in costs[some].tolist():
-            total, shard = heap[0]
+            total, rows, shard = heap[0]
             taken.append(shard)
-            heapq.heapreplace(heap, (total + cost, shard))
+            heapq.heapreplace(heap, (total + cost, rows + 1, shard))
         owners[some] = taken
     return owners
 

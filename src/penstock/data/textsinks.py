@@ -100,13 +100,18 @@ def plain(array: Array) -> Array:
     """What JSON and CSV can hold: Python's numbers in their shortest form, and texts."""
     if array.dtype.kind in "OSUT":
         texts = np.empty(array.size, object)
-        texts[:] = [
-            item.decode(errors="backslashreplace") if isinstance(item, bytes) else str(item)
-            for item in array.ravel().tolist()
-        ]
+        texts[:] = [_text(item) for item in array.ravel().tolist()]
         return texts.reshape(array.shape)
     if array.dtype.kind == "c":
         raise InputError("complex numbers have no place in JSON and CSV: write their parts")
     if array.dtype.kind == "f" and array.dtype != np.float64:
         return array.astype("U32").astype(np.float64)
     return array.astype(np.float32).astype(np.float64) if array.dtype.kind == "V" else array
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, bytes):
+        return item.decode(errors="backslashreplace")
+    if not isinstance(item, str):
+        raise InputError(f"JSON and CSV: expected numbers or texts, got a {type(item).__name__}")
+    return item

@@ -19,7 +19,7 @@ from penstock.offline.feed import Feed
 from penstock.offline.labour import Broken, Finished, Labour
 from penstock.offline.loaders import LoaderCrew
 from penstock.offline.monitor import Monitor, Progress, cores
-from penstock.offline.parts import Content, Facts, PartStore
+from penstock.offline.parts import Content, Facts, PartStore, count
 from penstock.offline.selection import Selection
 from penstock.offline.setting_up import Served
 from penstock.offline.settings import JobSettings
@@ -39,8 +39,8 @@ Tell = Callable[[Progress], None]
 class Store(Protocol):
     """Where parts are put."""
 
-    def write(self, part: int, content: Content) -> Facts:
-        """The first phase of a part."""
+    def write(self, part: int, content: Content, piece: int = 0) -> Facts:
+        """The first phase of a piece of a part."""
 
     def publish(self, part: int, facts: Facts) -> None:
         """The second."""
@@ -95,8 +95,8 @@ class Job:
     ) -> None:
         self.work = work
         self.parts = dict(parts)
-        self.written = _sum(parts, "written")
-        self.failed = _sum(parts, "failed")
+        self.written = count(parts.values(), "written")
+        self.failed = count(parts.values(), "failed")
         self._record = record
         rows = None if work.selection.endless else len(work.selection)
         self._todo = Todo(self.parts, None if rows is None else work.cut.parts(rows))
@@ -136,8 +136,8 @@ class Job:
             self.work.store.publish(event.part, event.facts)
             self._record(event.part, event.facts)
             self.parts[event.part] = event.facts
-            self.written += _sum({0: event.facts}, "written")
-            self.failed += _sum({0: event.facts}, "failed")
+            self.written += count([event.facts], "written")
+            self.failed += count([event.facts], "failed")
         crew.recorded(event.part)
         most = self.work.settings.max_errors
         if 0 <= most < self.failed:
@@ -221,8 +221,3 @@ def _loader_settings(work: Work) -> str:
             ],
         }
     )
-
-
-def _sum(parts: dict[int, Facts], name: str) -> int:
-    counts = (facts[name] for facts in parts.values())
-    return sum(count for count in counts if isinstance(count, int))

@@ -20,7 +20,7 @@ from typing import IO
 from penstock.data.atomic import staged
 from penstock.data.files import is_local
 from penstock.errors import InputError
-from penstock.offline.parts import DATA, Facts, PartStore, files_of
+from penstock.offline.parts import Facts, PartStore
 from penstock.offline.place import Place
 
 _log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class Joining:
             return
         self._waiting[part] = facts
         while (found := self._waiting.pop(self._next, None)) is not None:
-            if DATA in files_of(found):
-                self._paths.put(self._store.path(self._next))
+            for path in self._store.paths({self._next: found}):
+                self._paths.put(path)
                 self._begin()
             self._next += 1
 

@@ -25,20 +25,23 @@ from penstock.offline.cut import Cut
 from penstock.offline.deaths import Care
 from penstock.offline.failures import failure_of
 from penstock.offline.feed import Feed
-from penstock.offline.parts import Content, Facts
+from penstock.offline.parts import Content, Facts, count, together
 from penstock.offline.selection import Selection, left_out, put_together
 from penstock.offline.stages import DECODING, FULL, READING, STARVED, WRITING, Stages
 from penstock.offline.window import Batch, Window
 
 _LOOK = 0.1  # seconds between looks at whether to stop
 _BLOCKS_AHEAD = 2
+_PIECE_BYTES = (
+    128 << 20
+)  # of outputs: so many are gathered, and then written, though a part goes on
 
 
 class Store(Protocol):
     """Where a labour puts parts."""
 
-    def write(self, part: int, content: Content) -> Facts:
-        """The first phase of a part."""
+    def write(self, part: int, content: Content, piece: int = 0) -> Facts:
+        """The first phase of a piece of a part."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class Labour:
         self._window, self._store, self._stages, self._tell = window, store, stages, tell
         self._parts: queue.SimpleQueue[tuple[int, Care | None] | None] = queue.SimpleQueue()
         self._blocks: queue.Queue[_Item | None] = queue.Queue(_BLOCKS_AHEAD)
-        self._contents: queue.Queue[tuple[int, list[Content]] | None] = queue.Queue(1)
+        self._contents: queue.Queue[tuple[int, bool, list[Content]] | None] = queue.Queue(1)
+        self._gathered = 0  # bytes that have their answers, and are not with the writer yet
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work, what), name=f"penstock-{name}")
@@ -231,23 +235,29 @@ class Labour:
         batch, content = self._window.gather()
         gathered.append(content)
         self._stages.gathered += len(batch.keys)
-        if batch.last:
+        self._gathered += content.size
+        if batch.last or self._gathered >= _PIECE_BYTES:
             with self._stages.timed(FULL):
-                self._put(self._contents, (batch.part, list(gathered)))
+                self._put(self._contents, (batch.part, batch.last, list(gathered)))
             gathered.clear()
+            self._gathered = 0
 
     # ── writing ────────────────────────────────────────────────────────────────────────────────
 
     def _write(self) -> None:
+        pieces: list[Facts] = []
         while (item := self._get(self._contents)) is not None:
-            part, contents = item
+            part, ends, contents = item
             with self._stages.timed(WRITING):
                 content = _together(contents)
-                facts = self._store.write(part, content)
-            rows = len(content.keys) + len(content.failures)
+                pieces.append(self._store.write(part, content, len(pieces)))
             del item, contents, content
-            self._stages.finished += rows
-            self._tell(Finished(part, rows, facts))
+            if ends:
+                facts = together(pieces)
+                rows = count([facts], "written") + count([facts], "failed")
+                pieces.clear()
+                self._stages.finished += rows
+                self._tell(Finished(part, rows, facts))
 
     def _put(self, to: queue.Queue[Any], item: Any) -> None:
         while not self._stopping.is_set():

@@ -18,11 +18,11 @@ class MemoryStore:
     """Has a `PartStore`'s face as far as a labour sees it."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, Content] = {}
+        self._parts: dict[tuple[int, int], Content] = {}
 
-    def write(self, part: int, content: Content) -> Facts:
+    def write(self, part: int, content: Content, piece: int = 0) -> Facts:
         """Keep it."""
-        self._parts[part] = content
+        self._parts[part, piece] = content
         failed = len(content.failures)
         kinds = by_kind(content.failures)
         return {"written": len(content.keys), "failed": failed, "kinds": kinds, "files": []}

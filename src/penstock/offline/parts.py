@@ -2,13 +2,16 @@
 
 A part is a file of the output's format and, where needed, files beside it: `.keys.npy` where the
 format has no place for keys, `.rows.npy` with the rows' numbers for the parts of a shard, and
-`.errors.jsonl` with the rows that failed. A part in which every row failed has only that.
+`.errors.jsonl` with the rows that failed. A part in which every row failed has only that. One whose
+outputs are large is written in pieces, so that it is never in memory as a whole: a second one has
+the same files again, `part-0000003-0001.parquet` and so on.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -34,6 +37,11 @@ class Content:
     rows: Array
     failures: list[Failure] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the columns."""
+        return sum(map(_size, self.columns.values()))
+
 
 class PartStore:
     """A folder of parts. `numbered`: their rows' numbers are kept, too."""
@@ -44,15 +52,16 @@ class PartStore:
         self._numbered = numbered
 
     def path(self, part: int, what: str = DATA) -> str:
-        """Where a file of a part lies."""
-        suffix = {DATA: self.sink.suffix, ERRORS: ".jsonl"}.get(what, ".npy")
+        """Where a file of a part lies; `what` it holds, perhaps after a piece's number."""
+        suffix = {DATA: self.sink.suffix, ERRORS: ".jsonl"}.get(_kind(what), ".npy")
         return str(self.folder / f"part-{part:07d}{what}{suffix}")
 
-    def write(self, part: int, content: Content) -> Facts:
-        """The first phase: all files of a part, synced, under temporary names."""
+    def write(self, part: int, content: Content, piece: int = 0) -> Facts:
+        """The first phase: all files of a piece of a part, synced, under temporary names."""
         files: list[str] = []
 
         def put(what: str, write: Callable[[IO[bytes]], object]) -> None:
+            what = f"-{piece:04d}{what}" if piece else what
             with staged(self.path(part, what)) as file:
                 write(file)
             files.append(what)
@@ -82,7 +91,12 @@ class PartStore:
 
     def paths(self, parts: dict[int, Facts], what: str = DATA) -> list[str]:
         """These files of the parts that have them, in order."""
-        return [self.path(part, what) for part in sorted(parts) if what in files_of(parts[part])]
+        return [
+            self.path(part, file)
+            for part in sorted(parts)
+            for file in files_of(parts[part])
+            if _kind(file) == what
+        ]
 
     def missing(self, parts: dict[int, Facts]) -> list[str]:
         """Files that should be there and are not."""
@@ -96,6 +110,29 @@ class PartStore:
     def remove(self) -> None:
         """All of it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def together(pieces: Sequence[Facts]) -> Facts:
+    """What is known of a part, of its pieces."""
+    first, *others = pieces
+    if not others:
+        return first
+    kinds: Counter[str] = Counter()
+    for facts in pieces:
+        assert isinstance(facts["kinds"], dict)
+        kinds.update(facts["kinds"])
+    return {
+        "written": count(pieces, "written"),
+        "failed": count(pieces, "failed"),
+        "kinds": dict(kinds),
+        "files": [file for facts in pieces for file in files_of(facts)],
+    }
+
+
+def count(some: Iterable[Facts], name: str) -> int:
+    """Rows that were `written`, or that `failed`."""
+    counts = (facts[name] for facts in some)
+    return sum(number for number in counts if isinstance(number, int))
 
 
 def files_of(facts: Facts) -> list[str]:
@@ -114,6 +151,17 @@ def keys_path(out: str) -> str:
 def errors_path(out: str) -> str:
     """The side file of an output."""
     return f"{out}{ERRORS}.jsonl"
+
+
+def _kind(file: str) -> str:
+    """What a file holds, of whichever piece."""
+    return "".join(file.partition(".")[1:])
+
+
+def _size(column: Array) -> int:
+    if column.dtype != object:
+        return column.nbytes
+    return sum(len(text) for text in column.ravel() if isinstance(text, (str, bytes)))
 
 
 def concatenate(paths: Iterable[str], file: IO[bytes]) -> None:

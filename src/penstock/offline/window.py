@@ -108,8 +108,7 @@ class Window:
         ]
         good = batch.good.copy()
         good[list(errors)] = False
-        with self._stages.timed(MAPPING):
-            columns = self._shaped(results, good, batch, failures)
+        columns = self._shaped(results, good, batch, failures)
         failures.sort(key=lambda failure: failure.row)
         if twice := columns.keys() & batch.kept.keys():
             raise InputError(f"{min(twice)!r} is an output and a column to keep: choose one")
@@ -180,8 +179,12 @@ class Window:
                 raise InputError(f"there is no output {name!r}; there are {sorted(columns)}")
         columns = {name: columns[name] for name in self._outputs or columns}
         size = len(good)
-        chosen = {name: column[:size][good] for name, column in columns.items()}
-        return chosen if self._map is None else self._mapped(chosen, good, batch, failures)
+        wanted = slice(None) if good.all() else good  # a view, where nothing is left out
+        chosen = {name: column[:size][wanted] for name, column in columns.items()}
+        if self._map is None:
+            return chosen
+        with self._stages.timed(MAPPING):
+            return self._mapped(chosen, good, batch, failures)
 
     def _mapped(
         self, columns: dict[str, Array], good: Array, batch: Batch, failures: list[Failure]
