@@ -39,3 +39,4 @@ def test_garbage_is_looked_for_but_not_in_tensorflow(tmp_path: Path) -> None:
     probe = "import gc, tensorflow\nprint(tensorflow.during, gc.isenabled())\n"
     probe += "print(any(each is tensorflow for each in gc.get_objects()))\n"
     assert printed(tmp_path, probe) == ["False True", "False"]
+    assert printed(tmp_path, f"import gc\ngc.disable()\n{probe}") == ["False False", "False"]

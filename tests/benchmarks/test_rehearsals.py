@@ -29,10 +29,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _rehearse(program: str, *flags: object) -> subprocess.CompletedProcess[str]:
+    places = [str(ROOT / "src"), os.environ["PYTHONPATH"]]
     return subprocess.run(
         [sys.executable, "-m", program, "--rehearse", *map(str, flags)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
         capture_output=True,
         text=True,
         timeout=140,

@@ -55,11 +55,13 @@ class _WithoutCollecting:
             load = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
+                enabled = gc.isenabled()
                 gc.disable()
                 try:
                     load(module)
                 finally:
-                    gc.enable()
+                    if enabled:
+                        gc.enable()
                 gc.freeze()
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
