@@ -84,9 +84,8 @@ class Assembly:
         kept = Kept(self.model, self.tally, self.scale)
         at = keeper.begin(kept, feed)
         params = options.params(feed.likely_steps)
-        listeners = Listeners(
-            self.model, callbacks, params, where.is_chief, alone=where.workers == 1
-        )
+        alone = where.workers == 1 and options.checkpoints is None
+        listeners = Listeners(self.model, callbacks, params, where.is_chief, alone)
         profiler = self._profiler()
         loop = Loop(
             Run(
