@@ -15,7 +15,7 @@ from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
-from penstock.train.carry import check_home
+from penstock.train.carry import check_home, give_back
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
 from penstock.train.feed.batches import check_epochs
@@ -127,6 +127,12 @@ class Assembly:
     def build(self, model: Any) -> None:
         """Make all variables of a model, before anything is traced."""
         model._symbolic_build(data_batch=keras().tree.map_structure(_or_none, self._spec))
+
+    def give_back(self, model: Any, lost: bool) -> None:
+        """What was learnt, to another of the same making, which may have no weights yet."""
+        if not model.built:
+            self.build(model)
+        give_back(self.model, model, lost)
 
     def _check_home(self) -> None:
         if self.place.local > 1:
