@@ -27,7 +27,7 @@ from penstock.train.micro import one_row_does_not_fit
 from penstock.train.options import Options
 from penstock.train.passes import check_targets
 from penstock.train.saving import Kept
-from penstock.train.scaling import LossScale, needs_scale, optimizer_of
+from penstock.train.scaling import leave, optimizer_of, scale_of
 from penstock.train.step import TrainStep
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
@@ -75,7 +75,7 @@ class Assembly:
             self._check_home()
             self.build(self.model)
             self._check_home()  # of metrics it is known only now
-            self.scale = LossScale() if needs_scale(self.model) else None
+            self.scale = scale_of(self.model)
         self.tally = Tally(self.model)
         self.before = Before(where, self.tally)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
@@ -110,6 +110,7 @@ class Assembly:
         try:
             loop()
         finally:
+            leave(self.scale, self.model)
             listeners.close()
             if profiler is not None:
                 profiler.close()
