@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import ConfigError, DeviceMemoryError
 from penstock.model.runtime import keras
 from penstock.train.agreement import agreed, largest
-from penstock.train.alike import check_alike
+from penstock.train.alike import check_alike, check_order
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
 from penstock.train.carry import check_home, give_back
@@ -143,7 +143,7 @@ class Assembly:
 
     def _feed(self, data: Any, batch_size: int | None, micros: int, training: bool) -> Any:
         where = self.place
-        return feed_for(
+        feed = feed_for(
             *data,
             batch_size=batch_size,
             replicas=where.local,
@@ -154,6 +154,8 @@ class Assembly:
             shard=self.options.shard if training else _of_validation(self.options.shard),
             training=training,
         )
+        check_order(where, feed)
+        return feed
 
     def _validation(self, data: Any, listeners: Listeners) -> Validation | None:
         if data is None:
