@@ -182,6 +182,38 @@ def test_workers_but_the_chief_write_nowhere_and_show_nothing(tmp_path: Path) ->
         Listeners(model, [restoring], params, chief=True, alone=False)
 
 
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_what_keras_has_backed_up_is_taken_up_at_its_epoch(tmp_path: Path, strategy: str) -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    ends = [2]
+
+    class End(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch + 1 in ends:
+                raise KeyboardInterrupt
+
+    def fitted(model: Any, *more: Any, **options: Any) -> Any:
+        callbacks = [keras.callbacks.BackupAndRestore(tmp_path / "backup"), *more]
+        options = {"epochs": 4, "seed": 1, "verbose": 0, "strategy": strategy} | options
+        return penstock.train.fit(model, x, y, batch_size=8, callbacks=callbacks, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(network(), End())
+    model = network()
+    resumed = fitted(model)
+    assert (resumed.epoch, resumed.report["steps"]) == ([2, 3], 10)
+    assert int(model.optimizer.iterations) == 20
+    assert fitted(model, epochs=1).epoch == [0]  # there is no backup any more
+    with pytest.raises(ConfigError, match=r"BackupAndRestore.*checkpoints"):
+        fitted(network(), checkpoints=tmp_path / "kept")
+
+
 @in_tensorflow
 def test_logs_are_fetched_when_somebody_looks() -> None:
     from penstock.train.callbacks import Logs

@@ -93,6 +93,31 @@ def test_a_strategy_from_code_and_the_scope_of_one() -> None:
     assert not hasattr(alone.model.weights[0].value, "values")
 
 
+@pytest.mark.parametrize(("strategy", "replicas"), [("auto", 2), ("one", 1), ("mirrored", 2)])
+@in_tensorflow
+def test_a_model_that_was_made_in_a_scope_is_trained_there_or_elsewhere(
+    strategy: str, replicas: int
+) -> None:
+    import tensorflow as tf
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(16)
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference = network("adam")
+    reference.fit(x, y, **settings)
+    theirs = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with theirs.scope():
+        model = network("adam")
+    got = penstock.train.fit(model, x, y, strategy=strategy, **settings)
+    assert got.report["replicas"] == replicas
+    assert (got.model is model) == (strategy == "auto")
+    for each in (model, got.model):
+        assert furthest(each, reference) < 2e-6
+        assert int(each.optimizer.iterations.numpy()) == 2
+
+
 @in_tensorflow
 def test_layers_losses_and_models_of_the_callers_own() -> None:
     import keras
@@ -127,6 +152,38 @@ def test_layers_losses_and_models_of_the_callers_own() -> None:
 
 
 @in_tensorflow
+def test_functions_without_a_name_know_what_they_did() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(16)
+
+    def halved(rows: Any) -> Any:
+        return doubled(rows) / 4
+
+    made = [
+        network(
+            "sgd",
+            lambda: keras.layers.Lambda(lambda rows: doubled(rows)),
+            lambda: keras.layers.Dense(4, activation=lambda rows: keras.ops.tanh(doubled(rows))),
+            lambda: keras.layers.Dense(4, activation=halved),
+            loss=lambda y, p: doubled(keras.losses.sparse_categorical_crossentropy(y, p)),
+        )
+        for _ in range(2)
+    ]
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    made[0].fit(x, y, **settings)
+    penstock.train.fit(made[1], x, y, strategy="mirrored", **settings)
+    assert furthest(*made) < 2e-6
+
+
+def doubled(rows: Any) -> Any:
+    return 2 * rows
+
+
+@in_tensorflow
 def test_a_model_without_weights_yet_is_built_from_the_data() -> None:
     import keras
 
@@ -134,12 +191,15 @@ def test_a_model_without_weights_yet_is_built_from_the_data() -> None:
 
     two_cpus()
     x, y = rows()
-    model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    for strategy in ("mirrored", "one"):
-        got = penstock.train.fit(model, x, y, batch_size=8, strategy=strategy, verbose=0)
-        assert got.model.built
-        assert np.isfinite(got.history["loss"]).all()
+    for strategies in (("mirrored", "one"), ("one", "mirrored")):
+        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        for times, strategy in enumerate(strategies, 1):
+            got = penstock.train.fit(model, x, y, batch_size=8, strategy=strategy, verbose=0)
+            assert np.isfinite(got.history["loss"]).all()
+            assert len(model.get_weights()) == 4
+            assert furthest(got.model, model) == 0
+            assert int(model.optimizer.iterations.numpy()) == 5 * times
 
 
 @in_tensorflow

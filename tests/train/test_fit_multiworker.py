@@ -177,6 +177,8 @@ def test_workers_that_are_not_given_the_same_are_told_and_the_chief_ends_an_epoc
             assert told["looked"][-1] == pytest.approx(first, rel=1e-5)  # of its own rows
         assert f"worker {rank} has steps an epoch {(5, 3)[rank]}, shard rows" in told["rows"]
         assert 'say shard="off"' in told["rows"]
+        for name in ("seeds", "validation seeds"):
+            assert "shuffled with the same seed on every worker" in told[name]
 
 
 @pytest.mark.timeout(120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,3 +135,39 @@ def test_the_scale_halves_doubles_and_has_bounds() -> None:
     other = LossScale()
     other.from_json(scale.to_json())
     assert other.to_json() == scale.to_json()
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_the_scale_goes_on_from_one_fit_to_the_next_where_keras_keeps_one(strategy: str) -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows()
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+
+    def made() -> Any:
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            model = network()
+        finally:
+            keras.config.set_dtype_policy("float32")
+        inner = keras.optimizers.SGD(0.1)
+        scaled = keras.optimizers.LossScaleOptimizer(inner, 2.0**22, dynamic_growth_steps=4)
+        model.compile(scaled, "sparse_categorical_crossentropy")
+        return model
+
+    reference, model = made(), made()
+    for _ in range(2):  # too large at first: steps are left out, and fewer the second time
+        reference.fit(x, y, **settings)
+        got = penstock.train.fit(model, x, y, strategy=strategy, **settings)
+        scales = [float(each.optimizer.dynamic_scale) for each in (reference, model)]
+        assert scales[1] == got.report["loss_scale"] < 2.0**22
+        steps = [int(each.optimizer.iterations) for each in (reference, model)]
+        # The gradients of half a batch are larger: they may not fit where the whole one's do.
+        apart = 0 if strategy == "one" else 1
+        assert abs(math.log2(scales[0] / scales[1])) <= apart
+        assert abs(steps[0] - steps[1]) <= apart
+    assert furthest(model, reference) < (0.02 if strategy == "one" else 0.2)

@@ -14,6 +14,18 @@ from penstock.train.options import Options
 from penstock.train.strategies import Place
 
 
+def check_order(place: Place, feed: Any) -> None:
+    """Refuse what all workers read, and each in an order of its own: a seed that was drawn."""
+    seeds = feed.seeds if feed.policy == "data" else ()
+    check_same(
+        place,
+        zlib.crc32(repr(seeds).encode()),
+        "expected a data set that is shuffled with the same seed on every worker; worker "
+        f"{place.worker} has the seeds {seeds} (keras.utils.image_dataset_from_directory and its "
+        "like draw one: pass seed=…). The checksums differ",
+    )
+
+
 def check_alike(place: Place, options: Options, feed: Any, micros: int, validated: bool) -> None:
     """Refuse workers that differ in what decides how many steps there are, and of which kind."""
     facts = {

@@ -12,10 +12,10 @@ from typing import Any
 from penstock.errors import ConfigError, DeviceMemoryError
 from penstock.model.runtime import keras
 from penstock.train.agreement import agreed, largest
-from penstock.train.alike import check_alike
+from penstock.train.alike import check_alike, check_order
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
-from penstock.train.carry import check_home
+from penstock.train.carry import check_home, give_back
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
 from penstock.train.feed.batches import check_epochs
@@ -27,7 +27,7 @@ from penstock.train.micro import one_row_does_not_fit
 from penstock.train.options import Options
 from penstock.train.passes import check_targets
 from penstock.train.saving import Kept
-from penstock.train.scaling import LossScale, needs_scale, optimizer_of
+from penstock.train.scaling import leave, optimizer_of, scale_of
 from penstock.train.step import TrainStep
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
@@ -75,7 +75,7 @@ class Assembly:
             self._check_home()
             self.build(self.model)
             self._check_home()  # of metrics it is known only now
-            self.scale = LossScale() if needs_scale(self.model) else None
+            self.scale = scale_of(self.model)
         self.tally = Tally(self.model)
         self.before = Before(where, self.tally)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
@@ -84,9 +84,8 @@ class Assembly:
         kept = Kept(self.model, self.tally, self.scale)
         at = keeper.begin(kept, feed)
         params = options.params(feed.likely_steps)
-        listeners = Listeners(
-            self.model, callbacks, params, where.is_chief, alone=where.workers == 1
-        )
+        alone = where.workers == 1 and options.checkpoints is None
+        listeners = Listeners(self.model, callbacks, params, where.is_chief, alone)
         profiler = self._profiler()
         loop = Loop(
             Run(
@@ -111,6 +110,7 @@ class Assembly:
         try:
             loop()
         finally:
+            leave(self.scale, self.model)
             listeners.close()
             if profiler is not None:
                 profiler.close()
@@ -129,6 +129,12 @@ class Assembly:
         """Make all variables of a model, before anything is traced."""
         model._symbolic_build(data_batch=keras().tree.map_structure(_or_none, self._spec))
 
+    def give_back(self, model: Any, lost: bool) -> None:
+        """What was learnt, to another of the same making, which may have no weights yet."""
+        if not model.built:
+            self.build(model)
+        give_back(self.model, model, lost)
+
     def _check_home(self) -> None:
         if self.place.local > 1:
             check_home(self.model, self.place.strategy)
@@ -137,7 +143,7 @@ class Assembly:
 
     def _feed(self, data: Any, batch_size: int | None, micros: int, training: bool) -> Any:
         where = self.place
-        return feed_for(
+        feed = feed_for(
             *data,
             batch_size=batch_size,
             replicas=where.local,
@@ -148,6 +154,8 @@ class Assembly:
             shard=self.options.shard if training else _of_validation(self.options.shard),
             training=training,
         )
+        check_order(where, feed)
+        return feed
 
     def _validation(self, data: Any, listeners: Listeners) -> Validation | None:
         if data is None:

@@ -140,7 +140,8 @@ def _check(callbacks: Sequence[Any], alone: bool) -> None:
     for each in callbacks:
         if not alone and isinstance(each, keras().callbacks.BackupAndRestore):
             raise ConfigError(
-                "BackupAndRestore restores the chief only: with several workers use "
+                "BackupAndRestore restores the chief only, and beside checkpoints something else "
+                "than they do: with several workers, or with checkpoints, leave it out and use "
                 "fit(…, checkpoints=folder)"
             )
 

@@ -10,6 +10,7 @@ seeds and optimizer state. When training ends, the caller's own model is given a
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
 
+_LAMBDA = "<lambda>"
 _ADVICE = (
     "pass a function without arguments that makes and compiles it: fit(build, …) calls it in the "
     "scope of the strategy"
@@ -39,10 +41,11 @@ def pack(model: Any) -> Packed:
     """What makes up a model."""
     library = keras()
     try:
-        config = library.saving.serialize_keras_object(model)
+        with _named_lambdas(model):
+            config = library.saving.serialize_keras_object(model)
+            own = dict(_own_things(model))
     except Exception as error:
         raise _cannot(model, error) from error
-    own = dict(_own_things(model))
     optimizer = model.optimizer if model.compiled else None
     return Packed(
         model.name,
@@ -124,7 +127,9 @@ def give_back(trained: Any, to: Any, lost: bool) -> None:
             _replace(counter, tf.zeros(counter.shape, counter.dtype))
     if to.built and to.compiled and to.optimizer is not None and trained.optimizer.built:
         if not to.optimizer.built:
-            to.optimizer.build(to.trainable_variables)
+            home = to._distribute_strategy
+            with contextlib.nullcontext() if home is None else home.scope():
+                to.optimizer.build(to.trainable_variables)
         _copy(trained.optimizer.variables, to.optimizer.variables, lost)
 
 
@@ -157,17 +162,38 @@ def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
         variable.assign(value)
 
 
-def _own_things(model: Any) -> Iterator[tuple[str, Any]]:
-    """The caller's classes, which Keras finds by name only where they are registered."""
+@contextlib.contextmanager
+def _named_lambdas(model: Any) -> Iterator[None]:
+    """Keras keeps a lambda's code, without the globals that it knows; of a function, the name."""
+    nameless = [each for each in _things(model) if getattr(each, "__name__", "") == _LAMBDA]
+    for number, each in enumerate(nameless):
+        each.__name__ = f"penstock_lambda_{number}"
+    try:
+        yield
+    finally:
+        for each in nameless:
+            each.__name__ = _LAMBDA
+
+
+def _things(model: Any) -> list[Any]:
+    """What a model is made of: layers, losses, metrics, and the functions that they are given."""
     library = keras()
-    registered = library.saving.get_registered_name
     things: list[Any] = [model, *model._flatten_layers()]
+    things += [
+        part for layer in things for part in vars(layer).values() if inspect.isfunction(part)
+    ]
     if model.compiled:
         config = model._compile_config.config if model._compile_config else {}
         things += library.tree.flatten([config.get(key) for key in ("loss", "metrics")])
         things += library.tree.flatten(config.get("weighted_metrics"))
         things.append(model.optimizer)
-    for thing in things:
+    return things
+
+
+def _own_things(model: Any) -> Iterator[tuple[str, Any]]:
+    """The caller's classes, which Keras finds by name only where they are registered."""
+    registered = keras().saving.get_registered_name
+    for thing in _things(model):
         home = thing if inspect.isfunction(thing) else type(thing)
         if home.__module__.partition(".")[0] not in ("keras", "builtins", "tensorflow"):
             yield registered(home), home

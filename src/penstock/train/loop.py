@@ -90,8 +90,10 @@ class Loop:
 
     def __call__(self) -> None:
         run, at = self.run, self.at
+        run.model._initial_epoch = None
         with _same_rate(run.model, at.step > 0):
             run.listeners.tell("train_begin", {})
+        at.epoch = run.model._initial_epoch or at.epoch  # Keras' BackupAndRestore says so
         if run.recall is not None:
             run.recall(run.listeners.all)
         _tell_history(run.listeners.history, at)

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import ConfigError, InputError, WorkerLost
 from penstock.model.runtime import keras, tf
 from penstock.train.assembly import Assembly
-from penstock.train.carry import built, give_back, pack, unpack
+from penstock.train.carry import built, pack, unpack
 from penstock.train.history import History
 from penstock.train.options import Options
 from penstock.train.precision import training_in
@@ -36,6 +36,8 @@ def run(
     if _is_staged(own):
         _check_unscoped(own)
         options = replace(options, strategy=_of_stages(options.strategy))
+    elif own is not None:
+        options = replace(options, strategy=_of_model(own, options.strategy))
     kind = resolved(options.strategy)
     if kind == "parameter_server":
         from penstock.train import servers
@@ -44,11 +46,13 @@ def run(
     # Joining others costs what was made before: the model is packed while it can be read.
     early = pack(own) if own is not None and kind == "multiworker" and not has_joined() else None
     where = place(options.strategy, options.reduce, options.pack_bytes, options.timeout)
+    moves = own is not None and (early is not None or own._distribute_strategy is not where.home)
+    packed = early or pack(own) if moves else None  # not in a scope that is not its own
     with where.scope():
         if own is None:
             function, model = model, built(model)
-        elif early is not None or own._distribute_strategy is not where.home:
-            model = unpack(early or pack(own))
+        elif packed is not None:
+            model = unpack(packed)
             if where.home is not None:
                 model.jit_compile = False  # as Keras has it in a scope: for `evaluate`, `predict`
     _check(model, validation_data is not None)
@@ -67,10 +71,10 @@ def run(
         # As in Keras, where Ctrl-C keeps what was learnt until then.
         if moved and where.workers == 1:
             with contextlib.suppress(Exception):
-                give_back(model, own, lost=False)
+                parts.give_back(own, lost=False)
         raise
     if moved:
-        give_back(model, own, lost=early is not None)
+        parts.give_back(own, lost=early is not None)
     if where.kind == "multiworker":  # Keras' evaluate and predict break there
         history.model = _moved_out(model) if own is not None else _made_again(function, parts)
     return history
@@ -87,8 +91,7 @@ def _moved_out(model: Any) -> Any:
 def _made_again(function: Any, parts: Assembly) -> Any:
     """What the caller's function makes outside of the scope, with what was learnt in it."""
     here = built(function)
-    parts.build(here)
-    give_back(parts.model, here, lost=False)
+    parts.give_back(here, lost=False)
     return here
 
 
@@ -96,6 +99,13 @@ def _is_staged(model: Any) -> bool:
     from penstock.train.pipeline import Staged
 
     return isinstance(model, Staged)
+
+
+def _of_model(model: Any, strategy: Any) -> Any:
+    """Nothing else being said, a model that was made in a scope stays there, as in Keras."""
+    home = model._distribute_strategy
+    alone = strategy == "auto" and resolved(strategy) in ("one", "mirrored")
+    return home if alone and home is not None and not tf.distribute.has_strategy() else strategy
 
 
 def _of_stages(strategy: Any) -> str:

@@ -3,7 +3,8 @@
 The scale halves when a step's gradients are not finite (and that step changes nothing), and
 doubles after so many steps that were. Whether they are is asked after the all-reduce, so all
 replicas and workers decide alike. Keras' own `LossScaleOptimizer` does not work under a strategy;
-where a model was compiled with one, its inner optimizer is used, with this scale.
+where a model was compiled with one, its inner optimizer is used, with this scale, which begins with
+what that one has, and is left there in the end.
 """
 
 from __future__ import annotations
@@ -46,6 +47,27 @@ class LossScale:
         """As a checkpoint has kept it."""
         self.value.assign(told["scale"])
         self.good.assign(float(told["good"]))
+
+
+def scale_of(model: Any) -> LossScale | None:
+    """Where the model needs one: its optimizer's, if that has some already. In the scope."""
+    if not needs_scale(model):
+        return None
+    theirs = model.optimizer
+    if theirs is optimizer_of(model):
+        return LossScale()
+    scale = LossScale(patience=theirs.dynamic_growth_steps)
+    told = {"scale": theirs.dynamic_scale.numpy(), "good": theirs.step_counter.numpy()}
+    scale.from_json({name: float(value) for name, value in told.items()})
+    return scale
+
+
+def leave(scale: LossScale | None, model: Any) -> None:
+    """In the model's optimizer, for whoever trains it next, if that keeps a scale."""
+    if scale is not None and model.optimizer is not optimizer_of(model):
+        told = scale.to_json()
+        model.optimizer.dynamic_scale.assign(told["scale"])
+        model.optimizer.step_counter.assign(told["good"])
 
 
 def needs_scale(model: Any) -> bool:

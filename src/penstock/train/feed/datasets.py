@@ -158,7 +158,8 @@ def dataset_feed(dataset: Any, share: Share, shard: str) -> DatasetFeed:
     given = int(dataset.cardinality())
     size = _batch_of(dataset) if given >= 0 else None
     likely = None if size is None or policy == "off" else given * size
-    return DatasetFeed(share, policy, read, likely_rows=likely)
+    seeds = tuple(int(each) for pair in _seeds(dataset) for each in pair)
+    return DatasetFeed(share, policy, read, likely_rows=likely, seeds=seeds)
 
 
 class _Orders:
@@ -310,8 +311,13 @@ def is_shuffled(dataset: Any) -> bool:
 
 def is_unseeded(dataset: Any) -> bool:
     """Whether whoever reads it has an order of his own."""
-    mine = ((each._seed, each._seed2) for each in _shuffles(dataset))
-    return any(not any(map(int, seeds)) for seeds in (*mine, *_seeds_within(dataset)))
+    return any(not any(map(int, seeds)) for seeds in _seeds(dataset))
+
+
+def _seeds(dataset: Any) -> Iterator[Any]:
+    """The two of each shuffle."""
+    yield from ((each._seed, each._seed2) for each in _shuffles(dataset))
+    yield from _seeds_within(dataset)
 
 
 def _seeds_within(dataset: Any) -> Iterator[list[Any]]:

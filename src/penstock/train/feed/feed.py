@@ -84,6 +84,7 @@ class Feed(abc.ABC):
     share: Share
     policy: str
     noted: Noted = field(default_factory=Noted, kw_only=True, compare=False)
+    seeds: tuple[int, ...] = field(default=(), kw_only=True)  # of a data set's own shuffles
 
     @property
     @abc.abstractmethod
