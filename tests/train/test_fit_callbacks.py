@@ -153,6 +153,24 @@ def test_keras_callbacks_work_under_a_strategy(tmp_path: Path) -> None:
 
 
 @in_tensorflow
+def test_a_worker_whose_callbacks_write_nothing_has_no_folder_for_it(tmp_path: Path) -> None:
+    """It would be left behind by one that is killed."""
+    import tempfile
+    from unittest import mock
+
+    import keras
+
+    from penstock.train.callbacks import Listeners
+
+    params = {"verbose": 0, "epochs": 1, "steps": 1}
+    with mock.patch.object(tempfile, "tempdir", str(tmp_path)):
+        Listeners(network(), [keras.callbacks.EarlyStopping()], params, chief=False, alone=False)
+        assert list(tmp_path.iterdir()) == []
+        Listeners(network(), [keras.callbacks.CSVLogger("x")], params, chief=False, alone=False)
+        assert [place.name[:15] for place in tmp_path.iterdir()] == ["penstock-train-"]
+
+
+@in_tensorflow
 def test_workers_but_the_chief_write_nowhere_and_show_nothing(tmp_path: Path) -> None:
     import keras
 

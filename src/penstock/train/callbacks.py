@@ -114,11 +114,12 @@ class Listeners:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _redirect(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="penstock-train-")
         for number, each in enumerate(self.all):
             for name in _WRITERS:
                 path = getattr(each, name, None)
                 if isinstance(path, (str, os.PathLike)):
+                    if self._folder is None:  # which a worker that is killed leaves behind
+                        self._folder = tempfile.mkdtemp(prefix="penstock-train-")
                     folder = Path(self._folder, str(number))
                     folder.mkdir(exist_ok=True)
                     setattr(each, name, str(folder / Path(path).name))
