@@ -25,6 +25,7 @@ _MOST_WAITING_DESCRIPTORS = 64
 _FULL = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_TOO_LONG, _TOO_MANY = int(socket.MSG_TRUNC), int(socket.MSG_CTRUNC)  # enums are slow
 
 
 class Closed(Exception):
@@ -129,10 +130,10 @@ class Channel:
         if size == 0:
             _close_all(descriptors)
             raise Closed("end of stream")
-        if size > MAX_MESSAGE or flags & socket.MSG_TRUNC:
+        if size > MAX_MESSAGE or flags & _TOO_LONG:
             _close_all(descriptors)
             raise Oversized(f"a message of {size} bytes or more")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _TOO_MANY:
             _close_all(descriptors)
             raise Oversized(
                 f"a message with more than {MAX_DESCRIPTORS} descriptors, "
