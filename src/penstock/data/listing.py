@@ -244,10 +244,11 @@ class _Lister:
 
     def _some(self, pattern: str, found: Iterable[Found]) -> Iterator[Found]:
         """What was found. Raises `InputError` where nothing was: a name may be mistyped."""
-        before, count = len(self.left), 0
-        for count, entry in enumerate(found, 1):  # noqa: B007
+        before, none = len(self.left), True
+        for entry in found:
+            none = False
             yield entry
-        if not count and len(self.left) == before:
+        if none and len(self.left) == before:
             raise InputError(f"there is no file at {pattern}, nor one that it is a pattern of")
 
     def _is_without(self, path: str) -> bool:

@@ -32,9 +32,7 @@ from penstock.offline.window import Batch, Window
 
 _LOOK = 0.1  # seconds between looks at whether to stop
 _BLOCKS_AHEAD = 2
-_PIECE_BYTES = (
-    128 << 20
-)  # of outputs: so many are gathered, and then written, though a part goes on
+_PIECE_BYTES = 128 << 20  # of outputs: when so many were gathered they are written
 
 
 class Store(Protocol):
