@@ -171,3 +171,21 @@ def test_the_scale_goes_on_from_one_fit_to_the_next_where_keras_keeps_one(strate
         assert abs(math.log2(scales[0] / scales[1])) <= apart
         assert abs(steps[0] - steps[1]) <= apart
     assert furthest(model, reference) < (0.02 if strategy == "one" else 0.2)
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_the_scale_goes_on_from_one_fit_to_the_next_with_a_plain_optimizer(strategy: str) -> None:
+    import penstock
+    from penstock.train import scaling
+
+    two_cpus()
+    x, y = rows(24)
+    weight = np.full(24, 1e6, "float32")  # too much for float16, at any scale that is tried here
+    model = network()
+    settings: dict[str, Any] = {"batch_size": 8, "verbose": 0, "precision": "mixed_float16"}
+    settings |= {"strategy": strategy, "sample_weight": weight}
+    scales = [penstock.train.fit(model, x, y, **settings).report["loss_scale"] for _ in range(2)]
+    assert scales == [scaling.FIRST / 2**3, scaling.FIRST / 2**6]
+    model.compile("sgd", "sparse_categorical_crossentropy")  # another optimizer begins anew
+    assert penstock.train.fit(model, x, y, **settings).report["loss_scale"] == scales[0]

@@ -18,6 +18,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
+from penstock.train.scaling import note, noted
 
 _LAMBDA = "<lambda>"
 _ADVICE = (
@@ -35,6 +36,7 @@ class Packed:
     own: dict[str, Any]  # classes and functions of the caller, by name
     weights: tuple[Any, ...]
     optimizer: tuple[Any, ...]
+    scale: Any  # of its losses, where the optimizer keeps none itself
 
 
 def pack(model: Any) -> Packed:
@@ -55,6 +57,7 @@ def pack(model: Any) -> Packed:
         tuple(_value(each) for each in optimizer.variables)
         if optimizer is not None and optimizer.built
         else (),
+        noted(optimizer) if optimizer is not None else None,
     )
 
 
@@ -73,6 +76,7 @@ def unpack(packed: Packed) -> Any:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         _fill(model.optimizer.variables, packed.optimizer, f"{packed.name}'s optimizer")
+        note(model.optimizer, packed.scale)
     return model
 
 
@@ -131,6 +135,7 @@ def give_back(trained: Any, to: Any, lost: bool) -> None:
             with contextlib.nullcontext() if home is None else home.scope():
                 to.optimizer.build(to.trainable_variables)
         _copy(trained.optimizer.variables, to.optimizer.variables, lost)
+        note(to.optimizer, noted(trained.optimizer))
 
 
 def _copy(new: Sequence[Any], old: Sequence[Any], lost: bool) -> None:

@@ -4,11 +4,13 @@ The scale halves when a step's gradients are not finite (and that step changes n
 doubles after so many steps that were. Whether they are is asked after the all-reduce, so all
 replicas and workers decide alike. Keras' own `LossScaleOptimizer` does not work under a strategy;
 where a model was compiled with one, its inner optimizer is used, with this scale, which begins with
-what that one has, and is left there in the end.
+what that one has, and is left there in the end. Of a plain optimizer it is noted beside it.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.model.runtime import keras, tf
@@ -16,6 +18,7 @@ from penstock.model.runtime import keras, tf
 FIRST = 2.0**15
 PATIENCE = 2_000  # steps before the scale is doubled
 _LARGEST = 2.0**40
+_noted: weakref.WeakKeyDictionary[Any, Mapping[str, float]] = weakref.WeakKeyDictionary()
 
 
 class LossScale:
@@ -43,7 +46,7 @@ class LossScale:
         """As a checkpoint keeps it."""
         return {"scale": float(self.value.numpy()), "good": int(self.good.numpy())}
 
-    def from_json(self, told: dict[str, float]) -> None:
+    def from_json(self, told: Mapping[str, float]) -> None:
         """As a checkpoint has kept it."""
         self.value.assign(told["scale"])
         self.good.assign(float(told["good"]))
@@ -55,7 +58,9 @@ def scale_of(model: Any) -> LossScale | None:
         return None
     theirs = model.optimizer
     if theirs is optimizer_of(model):
-        return LossScale()
+        scale = LossScale()
+        scale.from_json(_noted.get(theirs, scale.to_json()))
+        return scale
     scale = LossScale(patience=theirs.dynamic_growth_steps)
     told = {"scale": theirs.dynamic_scale.numpy(), "good": theirs.step_counter.numpy()}
     scale.from_json({name: float(value) for name, value in told.items()})
@@ -63,11 +68,26 @@ def scale_of(model: Any) -> LossScale | None:
 
 
 def leave(scale: LossScale | None, model: Any) -> None:
-    """In the model's optimizer, for whoever trains it next, if that keeps a scale."""
-    if scale is not None and model.optimizer is not optimizer_of(model):
-        told = scale.to_json()
-        model.optimizer.dynamic_scale.assign(told["scale"])
-        model.optimizer.step_counter.assign(told["good"])
+    """With the model's optimizer, for whoever trains it next."""
+    if scale is None:
+        return
+    told, optimizer = scale.to_json(), model.optimizer
+    if optimizer is optimizer_of(model):
+        note(optimizer, told)
+    else:
+        optimizer.dynamic_scale.assign(told["scale"])
+        optimizer.step_counter.assign(told["good"])
+
+
+def noted(optimizer: Any) -> Mapping[str, float] | None:
+    """The scale that an optimizer without one was left with."""
+    return _noted.get(optimizer)
+
+
+def note(optimizer: Any, told: Mapping[str, float] | None) -> None:
+    """Have it go on from there."""
+    if told is not None:
+        _noted[optimizer] = told
 
 
 def needs_scale(model: Any) -> bool:
