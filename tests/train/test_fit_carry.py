@@ -43,6 +43,32 @@ def test_weights_optimizer_and_settings_go_along() -> None:
 
 
 @in_tensorflow
+def test_adapted_layers_go_along() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(32)
+    x = 5 * x + 3
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference, model = (
+        keras.Sequential([keras.Input((WIDTH,)), keras.layers.Normalization(), network("sgd")])
+        for _ in range(2)
+    )
+    for each in (reference, model):
+        each.layers[0].adapt(x)
+        each.compile("sgd", each.layers[1].loss)
+    reference.fit(x, y, **settings)
+    got = penstock.train.fit(model, x, y, strategy="mirrored", **settings)
+    assert furthest(got.model, reference) < 2e-6
+    assert furthest(model, reference) < 2e-6
+    answers = [each.predict(x, verbose=0) for each in (reference, got.model, model)]
+    np.testing.assert_allclose(answers[1], answers[0], atol=1e-5)
+    np.testing.assert_allclose(answers[2], answers[0], atol=1e-5)
+
+
+@in_tensorflow
 def test_momentum_comes_back_to_the_callers_own_model() -> None:
     import penstock
 

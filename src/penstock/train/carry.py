@@ -72,6 +72,7 @@ def unpack(packed: Packed) -> Any:
         raise _cannot(packed, error) from error
     if packed.weights:
         _fill(state_of(model), packed.weights, packed.name)
+        _settle(model)
     if packed.optimizer and model.optimizer is not None:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -126,6 +127,7 @@ def give_back(trained: Any, to: Any, lost: bool) -> None:
     """The caller's own model gets what was learnt; `lost`: its variables were lost."""
     if to.built:
         _copy(state_of(trained), state_of(to), lost)
+        _settle(to)
     if lost:
         for counter in to.metrics_variables:
             _replace(counter, tf.zeros(counter.shape, counter.dtype))
@@ -165,6 +167,13 @@ def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
         )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def _settle(model: Any) -> None:
+    """An adapted layer computes with constants that it has made of its weights: make them anew."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras().layers.Normalization):
+            layer.finalize_state()
 
 
 @contextlib.contextmanager
