@@ -157,3 +157,33 @@ def test_the_oldest_go_when_there_is_no_room(tmp_path: Path) -> None:
         patch.setattr(stored, "_MOST_ALL", 250)
         stored._make_room(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.graph", "2.graph"]
+
+
+@in_tensorflow
+def test_a_file_that_is_replaced_while_it_is_read_is_not_remembered(tmp_path: Path) -> None:
+    from penstock.model import assemble
+    from penstock.model.load import load
+
+    path, newer = tmp_path / "m.keras", tmp_path / "newer.keras"
+    old, new = network("dense"), network("dense")
+    new.set_weights([2 * weight + 1 for weight in old.get_weights()])
+    old.save(path)
+    new.save(newer)
+    rows = rows_for("dense", 3)
+    model = Model(path, max_batch=4, compile="frozen")
+    read = assemble.read_archive
+
+    def replaced(*arguments: Any) -> Any:
+        found = read(*arguments)
+        if newer.exists():
+            newer.replace(path)
+        return found
+
+    with _cache(tmp_path), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assemble, "read_archive", replaced)
+        load(model).warm_up()
+        assert not newer.exists()
+        made = load(model)
+        made.warm_up()
+        (answer,) = _answer(made, rows).values()
+    np.testing.assert_allclose(answer, new(rows["vector"]).numpy(), rtol=1e-4, atol=1e-5)

@@ -61,9 +61,12 @@ def assemble(model: Model, found: Any) -> Graph:
 
 def known_key(model: Model, path: str) -> str:
     """The key that the graph of a file or folder without steps would have, before it is loaded."""
+    return _key(model, _content(path), {})
+
+
+def _content(path: str) -> str:
     place = Path(path)
-    content = digest.folder_digest(place) if place.is_dir() else digest.file_digest(path)
-    return _key(model, content, {})
+    return digest.folder_digest(place) if place.is_dir() else digest.file_digest(path)
 
 
 def _main(model: Model, found: Any, given: Specs | None) -> tuple[Make, str]:
@@ -78,14 +81,19 @@ def _main(model: Model, found: Any, given: Specs | None) -> tuple[Make, str]:
 
 
 def _at(model: Model, path: str, given: Specs | None) -> tuple[Make, str]:
+    content = _content(path)
+    make = _read(model, path, given)
+    # Written anew meanwhile: which of the two was read is not known, so nothing is remembered.
+    return make, content if _content(path) == content else ""
+
+
+def _read(model: Model, path: str, given: Specs | None) -> Make:
     place = Path(path)
     if place.is_dir():
-        part = saved_part(place, model.signature, given)
-        return _only(part, "a SavedModel"), digest.folder_digest(place)
+        return _only(saved_part(place, model.signature, given), "a SavedModel")
     label = f"the Keras model {model.name!r}" if in_memory(path) else path
     _refuse_signature(model, "a Keras file")
-    network = read_archive(path, label, model.unsafe)
-    return partial(network_at, network, given, label), digest.file_digest(path)
+    return partial(network_at, read_archive(path, label, model.unsafe), given, label)
 
 
 def _only(part: Part, kind: str) -> Make:
