@@ -18,7 +18,8 @@ TWO = {"uuid": "GPU-a", "used": 10 * GB}, {"uuid": "GPU-b", "name": "Roomy"}
 LIMIT = 4096 - 700  # MB
 
 
-def test_a_claim(machine) -> None:
+def test_a_claim(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)  # another file's tests may use it
     machine.set(*TWO)
     before = dict(os.environ)
     with penstock.claim_gpu("4G") as claim:

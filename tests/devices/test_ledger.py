@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -157,6 +158,24 @@ def test_files_that_hold_no_promise_are_removed(machine) -> None:
     kept.release()
     kept.release()
     assert not list(machine.ledger.glob("*.promise"))
+
+
+def test_who_cannot_look_at_promises_removes_none(machine, monkeypatch) -> None:
+    """Another thread may take the last descriptor at that instant."""
+    kept = ledger.take(GB, "kept")
+    opened = os.open
+
+    def exhausted(path, flags, *mode) -> int:
+        if path == kept.path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, flags, *mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", exhausted)
+        with pytest.raises(OSError, match="Too many open files"):
+            ledger.take(16 * GB, "all")
+    assert [promise.purpose for promise in ledger.promises()] == ["kept"]
+    kept.release()
 
 
 def test_all_that_is_left_then_less(machine) -> None:

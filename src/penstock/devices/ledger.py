@@ -12,6 +12,7 @@ what they use.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -199,7 +200,9 @@ def _entries(folder: Path) -> Iterator[tuple[Path, Promise | None]]:
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise  # nothing is known of it: it may hold (this process may have no descriptors)
             yield path, None
             continue
         try:
