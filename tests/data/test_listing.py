@@ -102,6 +102,16 @@ def test_a_pattern_of_nothing_is_refused(tmp_path: Path) -> None:
     assert list_files("*.x", _any, str(tmp_path), own).left == own, "there was one"
 
 
+def test_a_list_that_names_itself(tmp_path: Path) -> None:
+    _touch(tmp_path, "1.x")
+    (tmp_path / "a.txt").write_text("1.x\n@b.txt\n@b.txt\n")
+    (tmp_path / "b.txt").write_text("1.x\n")
+    assert list_files("@a.txt", _any, str(tmp_path)).names == ["1.x"] * 3, "twice is no circle"
+    (tmp_path / "b.txt").write_text("@./a.txt\n")
+    with pytest.raises(InputError, match=r"names itself: @\./a\.txt in .*b\.txt in .*a\.txt$"):
+        list_files("@a.txt", _any, str(tmp_path))
+
+
 def test_a_list_of_names_that_are_no_text(tmp_path: Path) -> None:
     names = [b"\xe9.x", "a\u2028b.x".encode(), b"c\x0bd.x"]
     for name in names:

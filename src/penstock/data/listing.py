@@ -180,6 +180,7 @@ class _Lister:
         self._wanted, self._base, self._without = wanted, base, without
         self._real = functools.cache(os.path.realpath)
         self.left: list[str] = []
+        self._open_lists: list[str] = []  # each named in the one before
 
     def expand(self, item: str) -> Iterator[Found]:
         """The files that an item stands for."""
@@ -191,13 +192,21 @@ class _Lister:
             yield from self._remote(item)
 
     def _from_list(self, path: str) -> Iterator[Found]:
+        place = absolute(path, self._base)
+        if is_local(place):
+            place = os.path.realpath(place)
+        if place in self._open_lists:
+            within = " in ".join([f"@{path}", *reversed(self._open_lists)])
+            raise InputError(f"a list of files names itself: {within}")
         try:
-            text = os.fsdecode(b"".join(blocks(absolute(path, self._base))))
+            text = os.fsdecode(b"".join(blocks(place)))
         except OSError as error:
             raise InputError(f"there is no list {path} ({error.strerror or error})") from None
+        self._open_lists.append(place)
         for line in text.removeprefix("\ufeff").split("\n"):
             if line.strip():
                 yield from self.expand(plain(line.strip()))
+        self._open_lists.pop()
 
     def _local(self, item: str) -> Iterator[Found]:
         path = absolute(item, self._base)
