@@ -68,6 +68,29 @@ def test_adapted_layers_go_along() -> None:
     np.testing.assert_allclose(answers[2], answers[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("told", ["names", "variables"])
+@in_tensorflow
+def test_what_does_not_decay_goes_along(told: str) -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    x, y = rows(32)
+    settings: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    reference, model = network(), network()
+    for each in (reference, model):
+        each.compile(keras.optimizers.AdamW(0.01, weight_decay=5.0), each.loss)
+        if told == "names":
+            each.optimizer.exclude_from_weight_decay(var_names=["bias"])
+        else:
+            each.optimizer.exclude_from_weight_decay([each.trainable_variables[0]])
+    for _ in range(2):  # the second time with an optimizer that is built
+        reference.fit(x, y, **settings)
+        got = penstock.train.fit(model, x, y, strategy="mirrored", **settings)
+    assert furthest(got.model, reference) < 5e-6
+
+
 @in_tensorflow
 def test_momentum_comes_back_to_the_callers_own_model() -> None:
     import penstock

@@ -37,6 +37,7 @@ class Packed:
     weights: tuple[Any, ...]
     optimizer: tuple[Any, ...]
     scale: Any  # of its losses, where the optimizer keeps none itself
+    undecayed: tuple[Any, tuple[int, ...]]  # a pattern of names, and which of the weights
 
 
 def pack(model: Any) -> Packed:
@@ -58,6 +59,7 @@ def pack(model: Any) -> Packed:
         if optimizer is not None and optimizer.built
         else (),
         noted(optimizer) if optimizer is not None else None,
+        _undecayed(optimizer, state_of(model)),
     )
 
 
@@ -73,6 +75,8 @@ def unpack(packed: Packed) -> Any:
     if packed.weights:
         _fill(state_of(model), packed.weights, packed.name)
         _settle(model)
+    if any(packed.undecayed) and model.optimizer is not None:
+        _exclude(model.optimizer, state_of(model), *packed.undecayed)
     if packed.optimizer and model.optimizer is not None:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -167,6 +171,24 @@ def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
         )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def _undecayed(optimizer: Any, weights: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
+    """What `exclude_from_weight_decay` was told, which is not in an optimizer's config."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    excluded = getattr(inner, "_exclude_from_weight_decay", set())
+    which = (place for place, each in enumerate(weights) if inner._var_key(each) in excluded)
+    return getattr(inner, "_exclude_from_weight_decay_pattern", None), (
+        tuple(which) if excluded else ()
+    )
+
+
+def _exclude(optimizer: Any, weights: Sequence[Any], pattern: Any, which: Sequence[int]) -> None:
+    """Keras' own method refuses optimizers that are built, as those made from a config are."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._exclude_from_weight_decay = {inner._var_key(weights[place]) for place in which}
+    inner._exclude_from_weight_decay_pattern = pattern
+    inner._exclude_from_weight_decay_cache = {}
 
 
 def _settle(model: Any) -> None:
