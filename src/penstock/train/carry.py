@@ -176,7 +176,7 @@ def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
 def _undecayed(optimizer: Any, weights: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
     """What `exclude_from_weight_decay` was told, which is not in an optimizer's config."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    excluded = getattr(inner, "_exclude_from_weight_decay", set())
+    excluded: set[Any] = getattr(inner, "_exclude_from_weight_decay", set())
     which = (place for place, each in enumerate(weights) if inner._var_key(each) in excluded)
     return getattr(inner, "_exclude_from_weight_decay_pattern", None), (
         tuple(which) if excluded else ()
