@@ -139,6 +139,16 @@ def test_input_errors(engine, x, options, expected):
         engine.predict(x, **options)
 
 
+def test_masks_are_refused(engine):
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(errors.InputError, match="without a mask"):
+        engine.predict(masked, model="double")
+    with pytest.raises(errors.InputError, match="without a mask"):
+        list(engine.map([masked], model="double"))
+    none = np.ma.array([1.0, 2.0])
+    np.testing.assert_array_equal(engine.predict(none, model="double"), [2.0, 4.0])
+
+
 def test_a_row_that_raises_is_a_model_error_with_the_remote_traceback(engine):
     with pytest.raises(errors.ModelError, match="a negative value") as caught:
         engine.predict(np.array([-1.0]), model="raise_on_negative")

@@ -299,6 +299,7 @@ def test_the_offsets_of_more_strings_than_there_is_room_for_are_refused() -> Non
         ({"é" * 200: np.zeros(3)}, ["name", "256"]),
         ({"\ud800": np.zeros(3)}, ["name"]),
         ([[1, 2], [3]], ["the input", "not an array"]),
+        (np.ma.array([1, 2], mask=[0, 1]), ["the input", "masked in part", ".filled(0)"]),
         (np.zeros((1,) * (MAX_RANK + 2)), ["the input", f"{MAX_RANK}"]),
         ({f"x{n}": np.zeros(1) for n in range(MAX_TENSORS + 1)}, [f"{MAX_TENSORS}"]),
     ],
@@ -308,6 +309,12 @@ def test_calls_that_cannot_be_sent_say_why(x: Any, parts: list[str]) -> None:
         collect(x, ModelSpec())
     for part in parts:
         assert part in str(raised.value)
+
+
+def test_numbers_beyond_what_the_model_takes_are_refused() -> None:
+    small = ModelSpec(signature_of({"": ("uint8", (1,))}))
+    with pytest.raises(InputError, match=r"the input: not an array: .*300 out of bounds for uint8"):
+        collect([[300]], small)
 
 
 def test_the_most_that_can_be_sent_can_be_sent() -> None:

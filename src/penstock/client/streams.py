@@ -47,7 +47,7 @@ def _as_rows(row: Any) -> Any:
         return {name: _as_rows(value) for name, value in row.items()}
     if isinstance(row, (str, bytes)) or not hasattr(row, "__array__"):
         return [row]
-    return np.asarray(row)[None]
+    return row[None] if isinstance(row, np.ma.MaskedArray) else np.asarray(row)[None]
 
 
 def _next(outstanding: dict[Answer, None], arrived: SimpleQueue[Future[Any]] | None) -> Future[Any]:

@@ -229,6 +229,11 @@ def _checked_name(name: Any) -> str:
 
 def _array(value: Any, wanted: str | None, label: str) -> Array:
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise InputError(
+                f"{label}: expected an array without a mask, got one whose values are masked in "
+                "part; give those values first, for example with .filled(0)"
+            )
         return value
     as_dtype = numpy_dtype(wanted) if wanted and not hasattr(value, "dtype") else None
     try:
@@ -236,7 +241,7 @@ def _array(value: Any, wanted: str | None, label: str) -> Array:
         if array.dtype.kind in "SU" and not hasattr(value, "dtype"):
             array = np.asarray(value, dtype=object)  # fixed-width texts lose nuls at their end
         return array
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{label}: not an array: {error}") from None
 
 
