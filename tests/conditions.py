@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -26,6 +27,15 @@ def descriptors(pid: int | str = "self") -> int:
     if pid == "self":
         gc.collect()
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def opened(path: Path) -> int:
+    """How many descriptors of this process are of one file or folder."""
+    found = 0
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(entry.path) == str(path)
+    return found
 
 
 def is_alive(pid: int) -> bool:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from penstock.transport.channel import (
     pair,
 )
 from penstock.transport.wire import MAX_MESSAGE
-from tests.conditions import descriptors
+from tests.conditions import descriptors, opened
 
 
 @pytest.fixture
@@ -161,11 +162,12 @@ def test_closing_drops_what_waits_and_its_descriptors() -> None:
 
 
 @pytest.mark.parametrize("count", [1, MAX_DESCRIPTORS, MAX_DESCRIPTORS + 1, 30, 250])
-def test_more_descriptors_than_allowed_are_refused_without_a_leak(count: int) -> None:
+def test_more_descriptors_than_allowed_are_refused_without_a_leak(
+    count: int, tmp_path: Path
+) -> None:
     raw, theirs = pair()
     channel = Channel(theirs)
-    own = os.open(os.devnull, os.O_RDONLY)
-    before = descriptors()
+    own = os.open(tmp_path, os.O_RDONLY)
     raw.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own] * count))])
     if count <= MAX_DESCRIPTORS:
         received = channel.receive()
@@ -176,7 +178,7 @@ def test_more_descriptors_than_allowed_are_refused_without_a_leak(count: int) ->
     else:
         with pytest.raises(Oversized):
             channel.receive()
-    assert descriptors() == before
+    assert opened(tmp_path) == 1
     os.close(own)
     raw.close()
     channel.close()
@@ -198,16 +200,15 @@ def test_a_descriptor_for_which_there_is_no_number_left_is_told_as_that() -> Non
 
 
 @pytest.mark.parametrize("size", [MAX_MESSAGE + 1, MAX_MESSAGE + 2, 100_000])
-def test_messages_that_are_too_long_are_refused_without_a_leak(size: int) -> None:
+def test_messages_that_are_too_long_are_refused_without_a_leak(size: int, tmp_path: Path) -> None:
     raw, theirs = pair()
     channel = Channel(theirs)
-    own = os.open(os.devnull, os.O_RDONLY)
-    before = descriptors()
+    own = os.open(tmp_path, os.O_RDONLY)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own]))
     raw.sendmsg([bytes(size)], [rights])
     with pytest.raises(Oversized):
         channel.receive()
-    assert descriptors() == before
+    assert opened(tmp_path) == 1
     raw.send(b"next")
     assert channel.receive() == (b"next", [])
     os.close(own)
@@ -223,17 +224,16 @@ def test_the_longest_message_passes(ends: tuple[Channel, Channel]) -> None:
     assert len(received[0]) == MAX_MESSAGE
 
 
-def test_an_empty_message_is_the_end() -> None:
+def test_an_empty_message_is_the_end(tmp_path: Path) -> None:
     raw, theirs = pair()
     channel = Channel(theirs)
-    before = descriptors()
-    own = os.open(os.devnull, os.O_RDONLY)
+    own = os.open(tmp_path, os.O_RDONLY)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own]))
     raw.sendmsg([b""], [rights])
     os.close(own)
     with pytest.raises(Closed):
         channel.receive()
-    assert descriptors() == before
+    assert opened(tmp_path) == 0
     raw.close()
     channel.close()
 

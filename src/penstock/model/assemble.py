@@ -8,6 +8,8 @@ postprocess ─▶ Part  ┘
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -60,13 +62,17 @@ def assemble(model: Model, found: Any) -> Graph:
 
 
 def known_key(model: Model, path: str) -> str:
-    """The key that the graph of a file or folder without steps would have, before it is loaded."""
+    """The key of the graph of a file or folder without steps, before it is loaded; "" if none."""
     return _key(model, _content(path), {})
 
 
 def _content(path: str) -> str:
+    """A hash of a file or folder; "" where it cannot be read: whoever loads it tells why."""
     place = Path(path)
-    return digest.folder_digest(place) if place.is_dir() else digest.file_digest(path)
+    try:
+        return digest.folder_digest(place) if place.is_dir() else digest.file_digest(path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return ""
 
 
 def _main(model: Model, found: Any, given: Specs | None) -> tuple[Make, str]:

@@ -41,6 +41,8 @@ def restore(model: Model, found: Any) -> tuple[Graph, Bound] | None:
         if not keepable(model, found):
             return None
         key = known_key(model, found)
+        if not key:
+            return None
         entry = Entry(circumstances(key, model))
         if entry.read() is None or not _path(entry).exists():
             return None
