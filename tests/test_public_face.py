@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -63,3 +64,23 @@ def test_a_client_loads_no_tensorflow() -> None:
     loaded = _loaded_after("import penstock; penstock.connect, penstock.Engine")
     assert "numpy" in loaded
     assert not loaded & {"tensorflow", "keras", "ray"}
+
+
+def test_the_first_prediction_loads_nothing() -> None:
+    """A thousand clients that start together would wait for it, each in its turn."""
+    code = """
+        import sys
+        import numpy as np
+        import penstock
+
+        with penstock.Engine("penstock.testing.models:double") as engine:
+            client = penstock.connect(engine.name)
+            before = set(sys.modules)
+            client.predict(np.ones((2, 3)))
+            list(client.map([np.ones(3)]))
+            print(sorted(set(sys.modules) - before))
+            client.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert done.stdout == "[]\n"

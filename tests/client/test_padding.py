@@ -74,6 +74,8 @@ def test_no_rows():
         ("text", "expected an array or a list of rows, got str"),
         ([[1], [object()]], "."),
         ([], "empty list"),
+        ([[1], [10**30, 2]], "not an array"),
+        ([np.ma.array([1, 2], mask=[0, 1])], "without a mask"),
     ],
 )
 def test_what_cannot_be_padded_is_refused(x, said):

@@ -144,6 +144,8 @@ def test_masks_are_refused(engine):
     with pytest.raises(errors.InputError, match="without a mask"):
         engine.predict(masked, model="double")
     with pytest.raises(errors.InputError, match="without a mask"):
+        engine.predict([masked, masked], model="double")
+    with pytest.raises(errors.InputError, match="without a mask"):
         list(engine.map([masked], model="double"))
     none = np.ma.array([1.0, 2.0])
     np.testing.assert_array_equal(engine.predict(none, model="double"), [2.0, 4.0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,3 +93,16 @@ def test_what_should_end_the_process_does(fatal: type[BaseException]) -> None:
 
     with pytest.raises(fatal):
         list(outcomes(run, 4, divisible=True))
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit])
+def test_what_is_no_exception_to_python_fails_its_rows(kind: type[BaseException]) -> None:
+    def run(start: int, stop: int) -> tuple[Signature, list[np.ndarray]]:  # type: ignore[type-arg]
+        if start <= 2 < stop:
+            raise kind("no more")
+        return _OUTPUT, [np.arange(start, stop)]
+
+    results = list(outcomes(run, 4, divisible=True))
+    failed = [(one.start, one.rows, type(one.error)) for one in results if isinstance(one, Raised)]
+    assert failed == [(2, 1, kind)]
+    assert sum(one.rows for one in results) == 4

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.errors import InputError
 from penstock.spec import STRING, ModelSpec, Pad, TensorSpec
-from penstock.transport.tensors import Array, numpy_dtype
+from penstock.transport.tensors import Array, numpy_dtype, refuse_mask
 
 
 class Trim(NamedTuple):
@@ -66,6 +66,7 @@ def trim_output(name: str, array: Array, trims: Sequence[Trim]) -> Array:
 
 
 def _rows_of(value: Any, declared: TensorSpec | None, label: str) -> Array | list[Array]:
+    refuse_mask(value, label)
     if isinstance(value, np.ndarray):
         return value
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
@@ -79,7 +80,7 @@ def _rows_of(value: Any, declared: TensorSpec | None, label: str) -> Array | lis
         if any(row.dtype.kind in "SU" for row in rows):  # fixed-width texts lose nuls at their end
             rows = [np.asarray(row, object) for row in value]
         return rows
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{label}: a row is not an array: {error}") from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from penstock.client.answer import Answer
 from penstock.errors import Cancelled, PenstockError
+from penstock.transport.tensors import refuse_mask
 
 
 def answers(
@@ -47,7 +48,8 @@ def _as_rows(row: Any) -> Any:
         return {name: _as_rows(value) for name, value in row.items()}
     if isinstance(row, (str, bytes)) or not hasattr(row, "__array__"):
         return [row]
-    return row[None] if isinstance(row, np.ma.MaskedArray) else np.asarray(row)[None]
+    refuse_mask(row, "a row")
+    return np.asarray(row)[None]
 
 
 def _next(outstanding: dict[Answer, None], arrived: SimpleQueue[Future[Any]] | None) -> Future[Any]:

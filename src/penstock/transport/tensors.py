@@ -10,6 +10,7 @@ The reader copies a string's offsets before it checks them.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -228,12 +229,9 @@ def _checked_name(name: Any) -> str:
 
 
 def _array(value: Any, wanted: str | None, label: str) -> Array:
+    if type(value) is not np.ndarray:
+        refuse_mask(value, label)
     if isinstance(value, np.ndarray):
-        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise InputError(
-                f"{label}: expected an array without a mask, got one whose values are masked in "
-                "part; give those values first, for example with .filled(0)"
-            )
         return value
     as_dtype = numpy_dtype(wanted) if wanted and not hasattr(value, "dtype") else None
     try:
@@ -243,6 +241,19 @@ def _array(value: Any, wanted: str | None, label: str) -> Array:
         return array
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{label}: not an array: {error}") from None
+
+
+def refuse_mask(value: Any, label: str) -> None:
+    """What lies below a mask is not meant to be computed with."""
+    masks = sys.modules.get("numpy.ma")  # takes 10 ms to load, and whoever has a mask has done so
+    if masks is None:
+        return
+    for array in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(array, masks.MaskedArray) and masks.is_masked(array):
+            raise InputError(
+                f"{label}: expected an array without a mask, got one whose values are masked in "
+                "part; give those values first, for example with .filled(0)"
+            )
 
 
 def encode_strings(array: Array, label: str) -> Array:

@@ -154,12 +154,14 @@ class Hand:
         if elsewhere:
             os.close(place.descriptor)
 
-    def _failed(self, number: int, index: int, start: int, count: int, error: Exception) -> None:
+    def _failed(
+        self, number: int, index: int, start: int, count: int, error: BaseException
+    ) -> None:
         record = m.ItemFailed(number, index, start, count, *describe(error))
         self._worker.send(wire.encode(record))
 
 
-def describe(error: Exception) -> tuple[int, str]:
+def describe(error: BaseException) -> tuple[int, str]:
     """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
     if isinstance(error, InputError):
         return Kind.INPUT, str(error)

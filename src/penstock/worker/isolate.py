@@ -2,10 +2,13 @@
 
 Each row that raises gets its own error; all others get their answers, although the first try gave
 none. A batch that may not be taken apart (rows that depend on each other) fails as a whole.
+A cancelled asyncio task is an error of its rows like any other, although it is no `Exception`; what
+asks for the process's end (`sys.exit`, Ctrl-C) is let through.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -27,7 +30,7 @@ class Raised(NamedTuple):
 
     start: int
     rows: int
-    error: Exception
+    error: BaseException
 
 
 Outcome = Answered | Raised
@@ -45,7 +48,9 @@ def outcomes(run: Run, rows: int, divisible: bool) -> Iterator[Outcome]:
         start, stop = pending.pop()
         try:
             signature, arrays = run(start, stop)
-        except Exception as error:
+        except BaseException as error:
+            if not _of_its_rows(error):
+                raise
             if stop - start > 1 and divisible:
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
@@ -53,3 +58,10 @@ def outcomes(run: Run, rows: int, divisible: bool) -> Iterator[Outcome]:
                 yield Raised(start, stop - start, error)
         else:
             yield Answered(start, stop - start, signature, arrays)
+
+
+def _of_its_rows(error: BaseException) -> bool:
+    if isinstance(error, (Exception, GeneratorExit)):
+        return True
+    loaded = sys.modules.get("asyncio")  # whoever raises its errors has loaded it
+    return loaded is not None and isinstance(error, loaded.CancelledError)
