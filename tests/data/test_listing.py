@@ -73,6 +73,16 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         list_files(tmp_path, _any)
 
 
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    _touch(tmp_path, "1.x")
+    os.mkfifo(tmp_path / "2.x")
+    for what in (tmp_path, tmp_path / "2.x", f"{tmp_path}/*.x"):
+        with pytest.raises(InputError, match=r"expected a file at .*2\.x, found a pipe"):
+            list_files(what, _any)
+    with pytest.raises(InputError, match="found a device"):
+        list_files("/dev/zero", _any)
+
+
 def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:
     _touch(tmp_path, "d/1.x")
     (tmp_path / "d" / "again").symlink_to(tmp_path)

@@ -215,3 +215,50 @@ def test_numbers_of_many_digits_are_texts(tmp_path: Path) -> None:
         "'n': expected string, got int 99999999999999999999",
         "'n': expected string, got dict {'a': 1}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype", "failed"),
+    [
+        ([1, 2**63 + 5, 2**53 + 1], "uint64", []),
+        ([2**63 + 5, 1], "uint64", []),
+        ([-1, 2**63 + 5, 2**53 + 1], "int64", [1]),
+        ([2**63 + 5, -1], "int64", [0]),
+        ([1, 2.5], "float64", []),
+    ],
+)
+def test_whole_numbers_of_json_keep_all_their_digits(
+    tmp_path: Path, numbers: list[float], dtype: str, failed: list[int]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f'{{"n": {number}}}\n' for number in numbers))
+    source = open_source(path)
+    assert [spec.dtype for spec in source.signature] == [dtype]
+    chunk = source.read(0, 9)
+    assert [failure.row for failure in chunk.failures] == failed
+    expected = [0 if row in failed else number for row, number in enumerate(numbers)]
+    assert chunk.columns["n"].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_numbers_beyond_the_fractions_of_a_column_fail(tmp_path: Path, dtype: str) -> None:
+    (tmp_path / "t.csv").write_text("x\n1\n1e300\ninf\n-1e300\n2\n")
+    (tmp_path / "t.jsonl").write_text(
+        '{"x": 1}\n{"x": 1e300}\n{"x": Infinity}\n{"x": -1e300}\n{"x": 2}\n'
+    )
+    for name in ("t.csv", "t.jsonl"):
+        chunk = open_source(tmp_path / name, features={"x": dtype}).read(0, 9)
+        assert [(failure.row, failure.kind) for failure in chunk.failures] == [
+            (1, "type"),
+            (3, "type"),
+        ]
+        assert chunk.columns["x"].astype(float).tolist() == [1, 0, float("inf"), 0, 2]
+
+
+def test_numbers_beyond_all_fractions_fail(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x\n1.5\n1e400\nInf\n")
+    chunk = open_source(tmp_path / "t.csv").read(0, 9)
+    assert [(failure.row, failure.message) for failure in chunk.failures] == [
+        (1, "'x': expected float64, got '1e400'")
+    ]
+    assert chunk.columns["x"].tolist() == [1.5, 0, float("inf")]

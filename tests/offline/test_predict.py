@@ -240,6 +240,13 @@ def test_numbers_that_the_model_has_no_place_for_fail(place):
         penstock.predict(
             penstock.Model(model("same"), inputs=("int8", (2,))), np.array([[1, 2], [300, 4]])
         )
+    with pytest.raises(RowsFailed, match="the model takes float32, got 1e\\+300") as caught:
+        penstock.predict(
+            penstock.Model(model("same"), inputs=("float32", (2,))),
+            np.array([[1, 2], [3, 1e300], [np.inf, np.nan]]),
+        )
+    assert list(caught.value.errors) == [1]
+    np.testing.assert_array_equal(caught.value.results[[0, 2]], [[1, 2], [np.inf, np.nan]])
 
 
 def test_outputs_go_through_a_function(x, engine, place):

@@ -6,12 +6,15 @@ many or too few fields; `features` says what a column is, `fill` what an empty f
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.data.chunk import Array, Fault
-from penstock.data.features import Features, blank, chosen, numpy_dtype
+from penstock.data.features import Features, blank, chosen, lost, numpy_dtype
 from penstock.data.files import read_range
 from penstock.data.joined import Block
 from penstock.data.lineindex import csv_record, line_starts
@@ -132,11 +135,13 @@ def _guess(texts: Sequence[str], name: str) -> TensorSpec:
 
 
 def _all(parse: Callable[[str], Any], texts: Sequence[str]) -> bool:
-    try:
-        for text in texts:
+    for text in texts:
+        try:
             parse(text)
-    except (ValueError, KeyError):
-        return False
+        except OverflowError:  # a number, of which its row will be told that it is too large
+            continue
+        except (ValueError, KeyError):
+            return False
     return True
 
 
@@ -153,23 +158,34 @@ def _whole(text: str) -> int:
 def _fraction(text: str) -> float:
     if "_" in text:
         raise ValueError(text)
-    return float(text)
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise OverflowError(text)
+    return value
 
 
 def _typed(texts: list[str], spec: TensorSpec, faults: dict[int, Fault], fill: Any) -> Array:
-    array = blank(spec, len(texts))
     if spec.dtype == STRING:
+        array = blank(spec, len(texts))
         array[:] = [str(fill) if fill is not None and text == "" else text for text in texts]
         return array
-    parse: Callable[[str], Any] = {"b": _truth, "i": _whole, "u": _whole}.get(
-        numpy_dtype(spec.dtype).kind, _fraction
-    )
+    dtype = numpy_dtype(spec.dtype)
+    kind = dtype.kind if dtype.kind in "biu" else "f"
+    parse: Callable[[str], Any] = {"b": _truth, "i": _whole, "u": _whole, "f": _fraction}[kind]
+    array = np.zeros(len(texts), np.float64 if kind == "f" else dtype)
     for row, text in enumerate(texts):
         if row in faults:
             continue
         try:
             array[row] = fill if fill is not None and text == "" else parse(text)
         except (ValueError, KeyError, OverflowError):
-            kind, got = ("type", repr(text)) if text else ("null", "nothing")
-            faults[row] = Fault(kind, f"{spec.name!r}: expected {spec.dtype}, got {got}")
-    return array
+            faults[row] = _misfit(text, spec)
+    for row in np.flatnonzero(lost(array, dtype)).tolist():
+        faults[row] = _misfit(texts[row], spec)
+        array[row] = 0
+    return array.astype(dtype, copy=False)
+
+
+def _misfit(text: str, spec: TensorSpec) -> Fault:
+    kind, got = ("type", repr(text)) if text else ("null", "nothing")
+    return Fault(kind, f"{spec.name!r}: expected {spec.dtype}, got {got}")

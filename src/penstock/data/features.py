@@ -86,22 +86,41 @@ def blank(spec: TensorSpec, rows: int, text: Any = "") -> Array:
 
 
 def infer(values: Iterable[Any], name: str) -> TensorSpec:
-    """The spec of the first of some values; whole numbers give way to fractions in others."""
+    """The spec of the first of some values; whole numbers give way to fractions in others.
+
+    Whole numbers that no dtype of such holds together stay those of int64: the others do not fit.
+    """
     shape: tuple[int, ...] | None = None
     dtype: np.dtype[Any] | None = None
+    negative = False
     for value in values:
         if value is None:
             continue
         if shape is None or dtype is None:
             array = as_array(value)
             shape, dtype = array.shape, array.dtype
+            negative = _is_negative(array)
         elif dtype.kind in "iuf":
             with contextlib.suppress(ValueError):  # it will fail when it is read
-                other = as_array(value).dtype
-                dtype = np.promote_types(dtype, other) if other.kind in "iuf" else dtype
+                array = as_array(value)
+                negative = negative or _is_negative(array)
+                dtype = _promoted(dtype, array.dtype, negative)
     if shape is None or dtype is None:
         return TensorSpec(STRING, (), name)
     return spec_of(np.empty((0, *shape), dtype), name)
+
+
+def _is_negative(array: Array) -> bool:
+    return array.dtype.kind == "i" and bool((array < 0).any())
+
+
+def _promoted(one: np.dtype[Any], other: np.dtype[Any], negative: bool) -> np.dtype[Any]:
+    if other.kind not in "iuf":
+        return one
+    both: np.dtype[Any] = np.promote_types(one, other)
+    if both.kind == "f" and one.kind in "iu" and other.kind in "iu":  # int64 and uint64
+        return np.dtype(np.int64 if negative else np.uint64)
+    return both
 
 
 def as_array(value: Any) -> Array:
@@ -137,6 +156,8 @@ def _place(target: Array, values: Sequence[Any], spec: TensorSpec) -> None:
         raise ValueError("shape")
     if array.dtype != target.dtype and not _fits(array, target.dtype):
         raise TypeError("type")
+    if lost(array, target.dtype).any():
+        raise OverflowError("too large")
     target[...] = array
 
 
@@ -168,13 +189,33 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
 def lost(array: Array, dtype: np.dtype[Any]) -> Array:
     """True where a number would become another one as one of this dtype: too large, or no whole
     one. Fractions may lose digits."""
-    if dtype.kind not in "iu" or array.dtype.kind not in "iuf" or array.dtype == dtype:
+    if array.dtype == dtype or not _is_number(array.dtype) or not _is_number(dtype):
         return np.zeros(array.shape, bool)
+    if dtype.kind not in "iu":
+        return _overflows(array, dtype)
     info = np.iinfo(dtype)
-    if array.dtype.kind == "f":
+    if array.dtype.kind not in "iu":
         array = array.astype(np.float64, copy=False)  # the smallest of them do not hold the limits
     outside = ~((array >= info.min) & (array < info.max + 1))
     return outside | (array != np.trunc(array)) if array.dtype.kind == "f" else outside
+
+
+def _overflows(array: Array, dtype: np.dtype[Any]) -> Array:
+    """True where a number is finite, and would not be as a fraction of this dtype."""
+    if _largest(array.dtype) <= _largest(dtype):
+        return np.zeros(array.shape, bool)
+    with np.errstate(over="ignore", invalid="ignore"):
+        bad: Array = np.isfinite(array) & ~np.isfinite(array.astype(dtype))
+    return bad
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iuf" or (dtype.kind == "V" and dtype in _NAMES)
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    limits = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
+    return float(limits(dtype).max)
 
 
 def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:

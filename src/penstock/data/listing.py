@@ -20,6 +20,7 @@ import heapq
 import itertools
 import os
 import re
+import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,6 @@ from penstock.data.files import (
     Facts,
     absolute,
     blocks,
-    facts,
     facts_of_info,
     facts_of_status,
     file_system,
@@ -46,6 +46,12 @@ from penstock.errors import InputError
 _NUMBERS = re.compile(r"\d+|/")
 _SORTED_AT_ONCE = 1 << 16
 _ALIGNED = 8
+_NO_FILES = {
+    stat.S_IFIFO: "a pipe: write what it gives into a file first",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 Found = tuple[str, Facts]
 _BOTH = "{} is to be read and to be written over: choose another output"
 
@@ -333,7 +339,11 @@ def _why_not(item: str, cause: BaseException | None) -> str:
 def _facts(name: str, base: str, entry: os.DirEntry[str] | None = None) -> Facts:
     path = absolute(name, base)
     try:
-        return facts(path) if entry is None else facts_of_status(entry.stat())
+        status = os.stat(path) if entry is None else entry.stat()
     except FileNotFoundError:
         what = "a link to nothing" if os.path.islink(path) else "no file or folder"
         raise InputError(f"there is {what} at {name}") from None
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe is to wait for whoever writes it
+        found = _NO_FILES.get(stat.S_IFMT(status.st_mode), "something else")
+        raise InputError(f"expected a file at {name}, found {found}")
+    return facts_of_status(status)

@@ -53,7 +53,7 @@ class Feed:
         """The rows with numbers that the model's dtype has no place for, and why."""
         found: dict[int, str] = {}
         for name, dtype in self.columns:
-            if not dtype or numpy_dtype(dtype).kind not in "iu":
+            if not dtype:
                 continue
             column = chunk.columns[name]
             bad = lost(column, numpy_dtype(dtype))
@@ -197,7 +197,10 @@ def _cast(given: TensorSpec, wanted: TensorSpec) -> str:
 
 
 def _as(array: Array, dtype: str) -> Array:
-    return array.astype(numpy_dtype(dtype)) if dtype else array
+    if not dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):  # `misfits` tells of those
+        return array.astype(numpy_dtype(dtype))
 
 
 def _named(columns: Any) -> str:
