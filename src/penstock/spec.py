@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -262,3 +263,16 @@ def check_name(name: str, what: str) -> str:
             "beginning with a letter or a digit"
         )
     return name
+
+
+def refuse_mask(value: Any, label: str = "") -> None:
+    """What lies below a mask is not meant to be computed with."""
+    masks = sys.modules.get("numpy.ma")  # takes 10 ms to load, and whoever has a mask has done so
+    if masks is None:
+        return
+    for array in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(array, masks.MaskedArray) and masks.is_masked(array):
+            raise InputError(
+                f"{label}{': ' if label else ''}expected an array without a mask, got one whose "
+                "values are masked in part; give those values first, for example with .filled(0)"
+            )

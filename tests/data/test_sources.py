@@ -187,3 +187,14 @@ def test_rows_are_read_upwards() -> None:
         open_source(np.arange(5)).read(3, 2)
     with pytest.raises(InputError, match="at least one row"):
         list(open_source(np.arange(5)).chunks(0))
+
+
+def test_what_lies_below_a_mask_is_not_read() -> None:
+    masked = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 0], [0, 1]])
+    for what in (masked, {"x": masked}):
+        with pytest.raises(InputError, match="without a mask"):
+            open_source(what)
+    chunk = open_source(list(masked)).read(0, 9)
+    assert [(failure.row, failure.kind) for failure in chunk.failures] == [(1, "type")]
+    assert "without a mask" in chunk.failures[0].message
+    assert open_source(masked[:1]).read(0, 9).columns[""].tolist() == [[1.0, 2.0]]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.errors import InputError
-from penstock.spec import STRING, ModelSpec, Pad, TensorSpec
-from penstock.transport.tensors import Array, numpy_dtype, refuse_mask
+from penstock.spec import STRING, ModelSpec, Pad, TensorSpec, refuse_mask
+from penstock.transport.tensors import Array, numpy_dtype
 
 
 class Trim(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.client.answer import Answer
 from penstock.errors import Cancelled, PenstockError
-from penstock.transport.tensors import refuse_mask
+from penstock.spec import refuse_mask
 
 
 def answers(

@@ -25,7 +25,7 @@ from penstock.data.files import is_local, open_binary
 from penstock.data.joined import ROW_KEY, Block, check_key, key_array
 from penstock.data.source import Source, bounds, chunk_of, digest
 from penstock.errors import InputError
-from penstock.spec import Signature
+from penstock.spec import Signature, refuse_mask
 
 
 class Arrays(Source):
@@ -149,6 +149,8 @@ def bring(array: Array) -> None:
 
 
 def _loaded(value: Any, name: str) -> Array:
+    label = f"column {name!r}" if name else "the array"
+    refuse_mask(value, label)
     array = native(np.asarray(value))
     strange = [v for v in array.ravel()[:100] if not isinstance(v, (str, bytes))]
     if array.dtype != object or not strange:
@@ -157,7 +159,6 @@ def _loaded(value: Any, name: str) -> Array:
         stacked = np.array(array.tolist())
         if stacked.dtype.kind in "biufc":
             return stacked
-    label = f"column {name!r}" if name else "the array"
     raise InputError(f"{label}: expected numbers or texts, got a {type(strange[0]).__name__}")
 
 

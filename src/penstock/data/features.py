@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.data.chunk import Array, Fault
 from penstock.errors import ConfigError, InputError
-from penstock.spec import DTYPES, STRING, Signature, TensorSpec, tensor_spec
+from penstock.spec import DTYPES, STRING, Signature, TensorSpec, refuse_mask, tensor_spec
 
 Features = Mapping[str, TensorSpec]
 
@@ -151,6 +151,7 @@ def stack(
 
 
 def _place(target: Array, values: Sequence[Any], spec: TensorSpec) -> None:
+    refuse_mask(values)
     array = _objects(values, target.shape) if spec.dtype == STRING else np.asarray(values)
     if array.shape != target.shape:
         raise ValueError("shape")
@@ -224,7 +225,10 @@ def _fault(value: Any, spec: TensorSpec, error: Exception) -> Fault:
     if value is None:
         return Fault("null", f"{label}expected {wanted}, got nothing")
     try:
+        refuse_mask(value)
         array = as_array(value)
+    except InputError as masked:
+        return Fault("type", f"{label}{masked}")
     except ValueError:
         return Fault("shape", f"{label}expected {wanted}, got rows of different lengths")
     got = str(array.dtype)

@@ -10,7 +10,6 @@ The reader copies a string's offsets before it checks them.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -28,6 +27,7 @@ from penstock.spec import (
     ModelSpec,
     Signature,
     TensorSpec,
+    refuse_mask,
 )
 from penstock.transport.copying import copied, copy
 
@@ -241,19 +241,6 @@ def _array(value: Any, wanted: str | None, label: str) -> Array:
         return array
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{label}: not an array: {error}") from None
-
-
-def refuse_mask(value: Any, label: str) -> None:
-    """What lies below a mask is not meant to be computed with."""
-    masks = sys.modules.get("numpy.ma")  # takes 10 ms to load, and whoever has a mask has done so
-    if masks is None:
-        return
-    for array in value if isinstance(value, (list, tuple)) else [value]:
-        if isinstance(array, masks.MaskedArray) and masks.is_masked(array):
-            raise InputError(
-                f"{label}: expected an array without a mask, got one whose values are masked in "
-                "part; give those values first, for example with .filled(0)"
-            )
 
 
 def encode_strings(array: Array, label: str) -> Array:
