@@ -286,6 +286,19 @@ def test_a_process_with_many_files_can_start_an_engine() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_process_that_may_make_no_large_files_is_told_so_at_once() -> None:
+    """Shared memory counts as a file; waiting for room in it would not help."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with penstock.Engine(model("doubled")) as engine, penstock.connect(engine.name) as client:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+        try:
+            with pytest.raises(ConfigError, match="ulimit -f"):
+                client.predict(np.ones((1_000, 1_000)))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert client.predict(np.ones((1_000, 1_000))).shape == (1_000, 1_000)
+
+
 def test_the_engine_loads_no_numpy() -> None:
     with penstock.Engine(model("doubled")) as engine:
         engine.predict(np.ones((50, 50)))

@@ -19,6 +19,7 @@ call only; in the middle of the bookkeeping it ends the session, as if the engin
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import threading
@@ -35,6 +36,7 @@ from penstock.client.reader import Reader
 from penstock.client.waiting import Latch
 from penstock.client.whole import INTERRUPTED, whole
 from penstock.errors import (
+    ConfigError,
     DeadlineExceeded,
     EngineClosed,
     InputError,
@@ -370,7 +372,7 @@ class Session:
                         f"the engine lets a client hold {self._arena.limit} (client_memory)"
                     ) from None
                 except OSError as error:
-                    raise Overloaded(f"no shared memory for {size} bytes: {error}") from None
+                    raise _no_memory(size, error) from None
             if slot is None:
                 return None, self.await_change()
             self._writing += 1
@@ -467,3 +469,12 @@ class Session:
         self.usable = False
         self.channel.close()
         self.reader.abandon_in_child()
+
+
+def _no_memory(size: int, error: OSError) -> PenstockError:
+    if error.errno == errno.EFBIG:  # waiting does not help
+        return ConfigError(
+            f"no shared memory for {size} bytes: this process may make no files of that size, "
+            "and memory that is shared counts as one; raise its limit (ulimit -f)"
+        )
+    return Overloaded(f"no shared memory for {size} bytes: {error}")
