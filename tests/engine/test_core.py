@@ -569,6 +569,50 @@ def test_a_model_that_cannot_be_loaded_ends_the_engine_with_its_reason() -> None
     assert room.effects.started == [0, 1]
 
 
+def test_a_worker_that_runs_out_of_a_cards_memory_as_it_loads_is_followed_by_smaller_ones() -> None:
+    room = Room(workers=1)
+    client = room.connect(segments=0, layouts=False)
+    (worker,) = room.core.workers
+    worker.on_gpu = True
+    short = m.LoadFailed(Kind.DEVICE_MEMORY, "no room")
+    for times in (1, 2):
+        room.from_worker(0, short)
+        room.exit(0)
+        room.step()
+        assert worker.squeezed == times
+        assert room.effects.started == [0] * (1 + times)
+        assert room.core.state[0] == m.STATE_LOADING
+    room.load()  # and from then on what fits is known
+    assert worker.squeezed == 0
+    room.exit(0)
+    room.step()
+    for _ in range(3):
+        room.from_worker(0, short)
+        room.exit(0)
+        room.step(20 * SECOND)
+    assert worker.squeezed == 2
+    assert room.core.state[0] == m.STATE_READY  # it was, once: tried again, within the budget
+
+    again = Room(workers=1)
+    client = again.connect(segments=0, layouts=False)
+    again.core.workers[0].on_gpu = True
+    for _ in range(3):
+        again.from_worker(0, short)
+        again.exit(0)
+        again.step()
+    assert _records(again, client)[-1] == m.State(m.STATE_FAILED, Kind.DEVICE_MEMORY, "no room")
+    assert again.effects.started == [0, 0, 0]
+
+
+def test_on_a_cpu_a_worker_that_runs_out_of_memory_as_it_loads_is_the_last() -> None:
+    room = Room(workers=1)
+    client = room.connect(segments=0, layouts=False)
+    room.from_worker(0, m.LoadFailed(Kind.DEVICE_MEMORY, "no room"))
+    room.exit(0)
+    assert _records(room, client)[-1] == m.State(m.STATE_FAILED, Kind.DEVICE_MEMORY, "no room")
+    assert room.effects.started == [0]
+
+
 def test_restarts_wait_longer_when_loading_fails_again_and_again() -> None:
     room = Room(restarts=100)
     room.load()

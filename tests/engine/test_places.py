@@ -280,6 +280,41 @@ def test_two_cards_have_a_worker_each_and_one_queue(machine: Machine) -> None:  
         assert [label.split()[0] for label in labels] == ["gpu:0", "gpu:1"]
 
 
+GREEDY = """
+import os
+from penstock.errors import DeviceMemoryError
+
+class Greedy:
+    def __init__(self):
+        if int(os.environ["PENSTOCK_GPU_SQUEEZED"] or 0) < WANTED:
+            raise DeviceMemoryError("out of memory while trying to allocate 4.90MiB")
+
+    def __call__(self, x):
+        return x
+"""
+
+
+@pytest.mark.parametrize("wanted", [0, 2, 3])
+def test_a_worker_that_runs_out_of_memory_as_it_loads_begins_anew_with_less(
+    machine: Machine,  # noqa: F811
+    wanted: int,
+) -> None:
+    (machine.place / "greedy.py").write_text(GREEDY.replace("WANTED", str(wanted)))
+    engine = penstock.Engine(f"{machine.place / 'greedy.py'}:Greedy", gpu_memory=4 * GB)
+    if wanted > 2:
+        with pytest.raises(DeviceMemoryError) as refused, engine:
+            pass
+        told = str(refused.value)  # with the numbers
+        assert "allocate 4.90MiB" in told
+        assert "it had 4.0 GB of gpu:0" in told
+        until(lambda: not _promised())
+        return
+    with engine:
+        assert engine.predict(np.ones(3)).tolist() == [1, 1, 1]
+        (worker,) = engine.statistics().workers
+        assert worker.starts == 1 + wanted
+
+
 HUNGRY = """
 import json, os, pathlib
 

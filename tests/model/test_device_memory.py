@@ -174,6 +174,25 @@ def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[st
 
 
 @in_tensorflow
+def test_a_start_after_one_that_ran_out_of_memory_is_smaller_and_remembered(tmp_path: Path) -> None:
+    from penstock.devices.limit import SQUEEZED
+
+    def started() -> Any:
+        return compiled(call, compile="xla", max_batch=32)
+
+    call = graph(lambda x: x * 2, key="squeezed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
+        assert started().max_batch == 32
+        patch.setenv(SQUEEZED, "1")
+        again = started()
+        assert again.cached
+        assert again.facts()["rungs"] == [1, 2, 4, 8, 16]
+        patch.setenv(SQUEEZED, "")  # a worker that loaded is followed by one as large
+        assert started().facts()["rungs"] == [1, 2, 4, 8, 16]
+
+
+@in_tensorflow
 def test_what_did_not_fit_on_a_card_says_nothing_of_another_of_its_name(tmp_path: Path) -> None:
     from penstock.model.compiled import Compiled
     from penstock.model.plans import known_need

@@ -58,7 +58,7 @@ def test_a_batch_of_large_texts_is_several_requests(batch, size, rows):
 
 def test_batches_and_what_is_on_its_way_are_bounded_by_bytes(place, monkeypatch):
     files(64, 100 * KB)
-    monkeypatch.setattr(sizes, "_REQUEST_BYTES", 400 * KB)
+    monkeypatch.setattr(sizes, "PIECE_BYTES", 400 * KB)
     monkeypatch.setattr(job, "_AHEAD_BYTES", 800 * KB)
     ahead = []
 

@@ -14,10 +14,10 @@ from penstock.client.padding import Trim, pad_inputs
 from penstock.errors import InputError
 from penstock.spec import STRING, ModelSpec, Pad, Signature
 from penstock.transport.arena import size_class
+from penstock.transport.pieces import PIECE_BYTES, piece_rows
 from penstock.transport.tensors import Array, align, collect, plan_of
 
 _MOST_KINDS = 4096
-_PIECE_BYTES = 64 << 20
 _AHEAD = 6  # batches of a large call that are on their way at a time, for each worker
 _FIRST_ROOM = 64
 
@@ -64,13 +64,13 @@ class Kind:
         self.room = _FIRST_ROOM
         self._sizes: dict[int, tuple[int, int]] = {}
         if info.batched:
-            most = min(_PIECE_BYTES, memory // 4)
-            fitting = most // self.row_bytes if self.row_bytes else info.max_batch
-            least = -(-info.max_batch // max(1, min(info.request_rows, fitting)))
-            even = (count for count in range(least, 2 * least) if info.max_batch % count == 0)
-            pieces = next(even, least)
-            self.piece_rows = info.max_batch // pieces  # they fill batches, if that can be
-            self.window = _AHEAD * pieces
+            self.piece_rows = piece_rows(
+                info.max_batch,
+                self.row_bytes,
+                request_rows=info.request_rows,
+                most=min(PIECE_BYTES, memory // 4),
+            )
+            self.window = _AHEAD * (info.max_batch // self.piece_rows)
         else:
             self.piece_rows = 1 << 31
             self.window = 1

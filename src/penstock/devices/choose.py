@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.devices import cards as found
 from penstock.devices import ledger, mps
 from penstock.devices.cards import Card, Survey
-from penstock.devices.limit import BUFFERS, MEMORY
+from penstock.devices.limit import BUFFERS, MEMORY, SQUEEZED
 from penstock.errors import ConfigError
 
 CPU = "cpu"
@@ -37,10 +37,11 @@ class Placement:
         """Whether it is a card."""
         return self.device != CPU
 
-    def environment(self) -> dict[str, str]:
-        """What to set for the worker's process."""
+    def environment(self, squeezed: int = 0) -> dict[str, str]:
+        """What to set for the worker's process. `squeezed`: how many before it ran out of memory as
+        they loaded."""
         changes = environment(self.device if self.on_gpu else "-1", self.memory)
-        return {**changes, BUFFERS: str(self.buffers or "")}
+        return {**changes, BUFFERS: str(self.buffers or ""), SQUEEZED: str(squeezed or "")}
 
 
 def environment(visible: str, memory: int) -> dict[str, str]:

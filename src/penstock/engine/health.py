@@ -2,6 +2,8 @@
 
 - Before any worker was ever ready, one that cannot load ends the engine, with its reason. Later, it
   is tried again, within the restart budget.
+- One that runs out of a GPU's memory as it loads has left that in pieces, and only its exit gives
+  it back: another begins at once that plans for fewer rows, twice.
 - A batch that runs too long, or a process that was stopped, gets its worker killed; the rest
   follows from the exit.
 - When a worker exits, the batches that it was running (one for each of its hands) are under
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _EXIT_GRACE = 2_000_000_000  # nanoseconds for a worker that has closed its connection to exit
+_SQUEEZES = 2
 _LOOK = 250_000_000  # nanoseconds between looks at workers that are busy or loading
 
 
@@ -135,6 +138,9 @@ class Health:
             worker.restart_at = None
             return
         self.deaths += 1
+        if self._squeeze(worker):
+            worker.restart_at = now
+            return
         if not self._was_ready:
             self._give_up(worker, how)
             return
@@ -150,6 +156,14 @@ class Health:
             )
             for job in core.batcher.clear():
                 core.fail(job, Kind.NO_WORKERS, self.hopeless)
+
+    def _squeeze(self, worker: Worker) -> bool:
+        """Whether another is to begin with fewer rows in its place."""
+        kind, _ = worker.load_error or (None, "")
+        if kind != Kind.DEVICE_MEMORY or not worker.on_gpu or worker.squeezed >= _SQUEEZES:
+            return False
+        worker.squeezed += 1
+        return True
 
     def _give_up(self, worker: Worker, how: str) -> None:
         kind, text = worker.load_error or (

@@ -78,16 +78,22 @@ class Places:
         """The worker's device, for people."""
         return self._places[index].name
 
-    def environment(self, index: int) -> dict[str, str]:
-        """What to set for the worker's process.
+    def on_gpu(self, index: int) -> bool:
+        """Whether the worker's device is a card."""
+        return self._places[index].on_gpu
+
+    def environment(self, index: int, squeezed: int = 0) -> dict[str, str]:
+        """What to set for the worker's process. `squeezed`: how often one in this place has run out
+        of memory as it loaded.
 
         Once it was settled, its share is what its predecessor had taken, with programs and all, and
         a little more: another process gets as much, lest it have less than that one needed.
         """
         share, place = self._shares[index], self._places[index]
         if share is None:
-            return place.environment()
-        return replace(place, memory=min(place.memory, share.promise.size)).environment()
+            return place.environment(squeezed)
+        memory = min(place.memory, share.promise.size)
+        return replace(place, memory=memory).environment(squeezed)
 
     def numbers(self, index: int) -> str:
         """The worker's share of its device, for an error; "" on a CPU."""

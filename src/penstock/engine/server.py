@@ -28,6 +28,7 @@ from penstock.engine.places import Places
 from penstock.engine.poller import Poller
 from penstock.engine.processes import WorkerProcess, reap_orphans
 from penstock.engine.workers import WorkerState
+from penstock.errors import Kind
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
 from penstock.transport.channel import Channel, Closed, Flooded, Oversized
@@ -79,6 +80,7 @@ class Server:
         self._core = Core(models, config, self, os.getpid(), workers=len(self._places))
         for worker in self._core.workers:
             worker.device = self._places.label(worker.index)
+            worker.on_gpu = self._places.on_gpu(worker.index)
         self._poller = Poller()
         self._path = rendezvous.address_of(config.name, config.folder)
         self._connections: dict[int, Connection] = {}
@@ -308,6 +310,11 @@ class Server:
         numbers = self._places.numbers(process.index)
         how = f"{how}; {numbers}" if numbers else how
         worker = self._core.workers[process.index]
+        squeezed = worker.squeezed
+        if worker.load_error and worker.load_error[0] == Kind.DEVICE_MEMORY and numbers:
+            text, *traceback = worker.load_error[1].split("\0")
+            told = "\0".join([f"{text}; {numbers}", *traceback])
+            worker.load_error = (Kind.DEVICE_MEMORY, told)
         ending = worker.state is WorkerState.ENDING and not worker.kill_reason
         known = self._core.drain_until is not None or self._core.health.says_why(worker)
         log.log(
@@ -317,6 +324,10 @@ class Server:
             how if ending else worker.kill_reason or how,
         )
         self._core.health.exited(worker, how, time.monotonic_ns())
+        if worker.squeezed > squeezed:
+            assert worker.load_error is not None
+            why = worker.load_error[1]
+            log.warning("worker %d begins anew, with smaller batches: %s", worker.index, why)
 
     def _reap(self, process: WorkerProcess) -> str:
         self._poller.remove(process.channel.fileno())
@@ -382,7 +393,7 @@ class Server:
             index,
             settings,
             {"engine": self._pidfd} | self._archives,
-            self._places.environment(index),
+            self._places.environment(index, self._core.workers[index].squeezed),
         )
         self._processes[index] = process
         self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))

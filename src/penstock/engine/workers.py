@@ -5,6 +5,9 @@
     STARTING ──Loaded──▶ READY ──kill──▶ ENDING ──exit──▶ DOWN ──restart──▶ STARTING
         └──────exit, LoadFailed, kill──────▲──exit──────────▲
 
+One that runs out of a GPU's memory as it loads is followed by another that plans for fewer rows
+(`squeezed`), a few times.
+
 Its exit is *observed* (by pidfd) before anything that it was given goes elsewhere: until then it
 might still write into slots.
 """
@@ -64,6 +67,7 @@ class Worker:
     def __init__(self, index: int) -> None:
         self.index = index
         self.device = ""  # for people
+        self.on_gpu = False
         self.means: dict[int, Means] = {}  # by model, as the last process in this place told
         self.state = WorkerState.DOWN
         self.pid = 0
@@ -85,6 +89,7 @@ class Worker:
         self.output_layouts: dict[int, Signature] = {}
         self.mapped: set[Segment] = set()
         self.load_error: tuple[int, str] | None = None
+        self.squeezed = 0  # how often it ran out of its device's memory as it loaded
         self.batches_done = 0
         self.rows_done = 0
         self.busy_ns = 0
@@ -119,6 +124,7 @@ class Worker:
         self.depth = max(DEPTH, hands)
         self.state = WorkerState.READY
         self.serving = True
+        self.squeezed = 0  # what has fitted is remembered with the model
         self.since = now
 
     def ending(self, reason: str) -> None:

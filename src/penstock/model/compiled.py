@@ -26,6 +26,7 @@ import numpy as np
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
 from penstock.model import pace, plans, stored
+from penstock.model.beginning import beginning
 from penstock.model.cache import Entry
 from penstock.model.calls import blank, padded, ran
 from penstock.model.circumstances import circumstances, device_kind
@@ -34,7 +35,7 @@ from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import gathered
 from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
-from penstock.model.peak import Need, buffered_rows, cut, memory_of
+from penstock.model.peak import memory_of
 from penstock.model.rungs import Rungs, ladder
 from penstock.model.samples import Samples, find_samples
 from penstock.model.traffic import Traffic
@@ -252,13 +253,10 @@ class Compiled:
         self._findings = findings
         self._begun = False
         self.batched = not findings.unbatched
-        sizes = findings.sizes(self._model.ladder)
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
-        given = self._model.ladder or self._model.max_batch
-        buffered = 0 if given else buffered_rows(self._inputs)
-        sizes = cut(sizes, Need.told(findings.memory), limit, buffered)
-        self._rungs = Rungs(sizes[-1:] if self._model.warm == "largest" else sizes)
-        planned = self.max_batch = self._rungs.sizes[-1]
+        sizes, planned = beginning(findings, self._model, self._inputs, limit)
+        self._rungs = Rungs(sizes)
+        self.max_batch = sizes[-1]
         smallest = self._rungs.sizes[0] if self.batched else 1
         if samples is None and findings.measured:
             samples, _ = find_samples(

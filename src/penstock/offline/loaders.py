@@ -32,7 +32,7 @@ _MODULE = "penstock.offline.loader"
 _IDLE = 0.85  # the device is busy for less than that: it could do more
 _TIMES = 4  # as many as before, at most, after one look
 _HUNGRY = 0.25  # of the time that a loader's sender waits for rows
-_SETTLE = 2.0  # seconds that a new one has to show what it changes
+_SETTLE = 1.0  # seconds that a new one has to show what it changes
 _EXIT_LIMIT = 5.0
 
 

@@ -1,0 +1,50 @@
+"""The sizes that a start begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config import Model
+from penstock.devices.limit import SQUEEZED
+from penstock.model.beginning import beginning
+from penstock.model.findings import Findings
+from penstock.spec import TensorSpec
+
+LADDER = [1, 16, 32, 64, 128, 256, 512, 1024]
+NETWORK = {"fixed": 178496448, "per_row": 9905668}  # ResNet-50's, on a card
+IMAGE = (TensorSpec("uint8", (224, 224, 3)),)
+TEXT = (TensorSpec("string", ()),)
+MB = 1 << 20
+
+
+def _findings() -> Findings:
+    return Findings("frozen-xla", ladder=LADDER, max_batch=1024, memory=dict(NETWORK))
+
+
+def test_all_of_them_where_there_is_room() -> None:
+    assert beginning(_findings(), Model("m:f"), IMAGE, 0) == (tuple(LADDER), 1024)
+    assert beginning(_findings(), Model("m:f"), IMAGE, 2673 * MB).sizes == (1, 16, 32, 64, 128, 224)
+
+
+def test_the_largest_alone_is_no_larger_than_a_request() -> None:
+    largest = Model("m:f", warm="largest")
+    assert beginning(_findings(), largest, IMAGE, 0) == ((256,), 256)
+    assert beginning(_findings(), largest, TEXT, 0) == ((1024,), 1024)
+    small = (TensorSpec("float32", (8,)),)
+    assert beginning(_findings(), largest, small, 0) == ((1024,), 1024)
+    unknown = (TensorSpec("uint8", (None, 224, 3)),)
+    assert beginning(_findings(), largest, unknown, 0) == ((1024,), 1024)
+    named = Model("m:f", warm="largest", max_batch=1024)
+    assert beginning(_findings(), named, IMAGE, 0) == ((1024,), 1024)
+
+
+def test_fewer_rows_after_workers_that_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, limit = Model("m:f"), 2673 * MB
+    monkeypatch.setenv(SQUEEZED, "1")
+    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64, 128), 224)
+    monkeypatch.setenv(SQUEEZED, "2")
+    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64), 224)
+    largest = Model("m:f", warm="largest")
+    assert beginning(_findings(), largest, IMAGE, 0) == ((92,), 256)
+    one = Findings("xla", ladder=[1], max_batch=1)
+    assert beginning(one, model, IMAGE, 0) == ((1,), 1)
