@@ -1,5 +1,8 @@
 """The part `tune`: how long tuning takes with empty caches and with full ones, and what it chose.
 
+What it finds is left in the caches of the run where this part is the first: then engines start from
+it as a user's would.
+
 The largest batch that it chose is then measured as the part `limit` measures sizes, without
 Penstock, so that it can be compared with the best of all sizes, whichever those were.
 """
@@ -27,7 +30,8 @@ def run(bench: Bench) -> Iterator[Row]:
     settings = {name: value for name, value in bench.settings.items() if name in fields}
     command = ["benchmarks.gpu.tuner", str(place.files / NETWORK), json.dumps(settings)]
     told: dict[str, Any] = {}
-    with children([[*command, "cpu" if place.cpu else ""]], place) as [child]:
+    command += ["cpu" if place.cpu else "", *(["anew"] if place.has_caches else [])]
+    with children([command], place) as [child]:
         for caches in ("nothing cached", "cached"):
             told = child.hear(time.monotonic() + _WITHIN)
             if "refused" in told:
