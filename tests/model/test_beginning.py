@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.config import Model
@@ -23,7 +25,19 @@ def _findings() -> Findings:
 
 def test_all_of_them_where_there_is_room() -> None:
     assert beginning(_findings(), Model("m:f"), IMAGE, 0) == (tuple(LADDER), 1024)
-    assert beginning(_findings(), Model("m:f"), IMAGE, 2673 * MB).sizes == (1, 16, 32, 64, 128, 224)
+
+
+def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_before() -> None:
+    def sizes(
+        limit: int, mode: str = "frozen-xla", ladder: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
+        findings = replace(_findings(), mode=mode)
+        return beginning(findings, Model("m:f", ladder=ladder), IMAGE, limit).sizes
+
+    assert sizes(2673 * MB) == (1, 16, 32, 64, 128)  # and not 224, which XLA would have to compile
+    assert sizes(2673 * MB, "frozen") == (1, 16, 32, 64, 128, 224)
+    assert sizes(2673 * MB, ladder=(1, 512)) == (1, 224)  # one row would be far less
+    assert sizes(207 * MB) == (1, 2)
 
 
 def test_the_largest_alone_is_no_larger_than_a_request() -> None:
@@ -41,9 +55,9 @@ def test_the_largest_alone_is_no_larger_than_a_request() -> None:
 def test_fewer_rows_after_workers_that_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     model, limit = Model("m:f"), 2673 * MB
     monkeypatch.setenv(SQUEEZED, "1")
-    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64, 128), 224)
+    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64), 128)
     monkeypatch.setenv(SQUEEZED, "2")
-    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64), 224)
+    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32), 128)
     largest = Model("m:f", warm="largest")
     assert beginning(_findings(), largest, IMAGE, 0) == ((92,), 256)
     one = Findings("xla", ladder=[1], max_batch=1)

@@ -325,6 +325,28 @@ def test_a_start_warms_the_largest_size_that_fits() -> None:
         made._begin(made._findings, made._samples)
 
 
+@in_tensorflow
+def test_a_worker_in_which_a_failure_left_memory_behind_leaves_the_rest_to_the_next() -> None:
+    from penstock.devices.limit import SQUEEZED
+
+    class Leaking(NoMemory):
+        def held(self) -> int:
+            return 100 if not tried or max(tried) < 32 else 900
+
+    made = _doubled()
+    tried = _small(made, 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.model.compiled.memory_of", lambda device: Leaking())
+        patch.setenv("PENSTOCK_WORKER", "0")
+        with pytest.raises(DeviceMemoryError):
+            made._begin(made._findings, made._samples)
+        assert max(tried) == tried[-1] == 32  # smaller sizes were not tried here
+        tried.clear()
+        patch.setenv(SQUEEZED, "2")  # there is no next one
+        made._begin(made._findings, made._samples)
+        assert made.facts()["rungs"][-1] == 4
+
+
 @pytest.mark.parametrize("by_xla", [False, True])
 @in_tensorflow
 def test_a_model_that_does_not_fit_at_all_is_no_model_that_is_broken(

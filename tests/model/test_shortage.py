@@ -18,6 +18,10 @@ class InternalError(Exception):
     """Named as TensorFlow's."""
 
 
+class NotFoundError(Exception):
+    """Named as TensorFlow's."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -26,6 +30,12 @@ class InternalError(Exception):
         InternalError("Failed copying input tensor: Dst tensor is not initialized."),
         InternalError("CUDNN_STATUS_ALLOC_FAILED"),
         InternalError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
+        InternalError(
+            "Autotuning failed for HLO: %conv.81 with error: NOT_FOUND: No valid config found!"
+        ),
+        NotFoundError(
+            "No algorithm worked! Profiling failure on CUDNN engine eng1{}: RESOURCE_EXHAUSTED"
+        ),
     ],
     ids=str,
 )
@@ -37,6 +47,7 @@ def test_too_little_memory(error: Exception) -> None:
     "error",
     [
         InternalError("cuDNN says no"),
+        NotFoundError("No registered 'Foo' OpKernel for 'GPU' devices"),
         ValueError("Out of memory"),
         MemoryError(),
         DeviceMemoryError("not even one row fits"),  # ours, and not to be tried again

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.devices.limit import SQUEEZES
 from penstock.engine.workers import Batch, RestartBudget, Worker, WorkerState
 from penstock.errors import Kind
 from penstock.scheduling.queue import Job
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _EXIT_GRACE = 2_000_000_000  # nanoseconds for a worker that has closed its connection to exit
-_SQUEEZES = 2
 _LOOK = 250_000_000  # nanoseconds between looks at workers that are busy or loading
 
 
@@ -160,7 +160,7 @@ class Health:
     def _squeeze(self, worker: Worker) -> bool:
         """Whether another is to begin with fewer rows in its place."""
         kind, _ = worker.load_error or (None, "")
-        if kind != Kind.DEVICE_MEMORY or not worker.on_gpu or worker.squeezed >= _SQUEEZES:
+        if kind != Kind.DEVICE_MEMORY or not worker.on_gpu or worker.squeezed >= SQUEEZES:
             return False
         worker.squeezed += 1
         return True

@@ -1,11 +1,12 @@
 """The sizes of batches that a start begins with: those found out before, as far as they can be had.
 
-They are cut by the memory that there is now (`peak.cut`). Where the settings want the largest size
+They are cut by the memory that there is now (`peak.cut`). XLA tries many ways to compile a size,
+several at a time, which takes more memory than to run it, and what it could not try it leaves
+behind: so where memory cuts a ladder, it ends with a size that was compiled before, if there is one
+not much smaller. Where the settings want the largest size
 alone, for work in large batches, that is no larger than one request: what is put together of
 several would be padded whenever they do not come together. And a worker that begins in the place of
-one that ran out of memory as it loaded (`SQUEEZED`) begins with fewer rows: what its predecessor
-had tried is not lying about in its memory any more, and a size that was compiled before takes less
-to load than to compile.
+one that ran out of memory as it loaded (`SQUEEZED`) begins with fewer rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 from typing import NamedTuple
 
 from penstock.config import Model
-from penstock.devices.limit import SQUEEZED
+from penstock.devices.limit import SQUEEZED, SQUEEZES
 from penstock.model.findings import Findings
 from penstock.model.peak import Need, buffered_rows, cut
 from penstock.spec import STRING, Signature
@@ -34,10 +35,23 @@ def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -
     """What was found out, for a device with so much memory (0: that is not known)."""
     given = model.ladder or model.max_batch
     buffered = 0 if given else buffered_rows(inputs)
-    sizes = cut(findings.sizes(model.ladder), Need.told(findings.memory), limit, buffered)
+    known = findings.sizes(model.ladder)
+    sizes = cut(known, Need.told(findings.memory), limit, buffered)
+    if findings.mode.endswith("xla") and sizes[-1] not in known:
+        sizes = _compiled_before(sizes)
     if model.warm == "largest":
         sizes = (sizes[-1] if given else _of_one_request(sizes[-1], inputs),)
     return Beginning(_squeezed(sizes), sizes[-1])
+
+
+def may_begin_anew() -> bool:
+    """Whether a worker that runs out of memory as it loads is followed by one with fewer rows."""
+    return "PENSTOCK_WORKER" in os.environ and _times() < SQUEEZES
+
+
+def _compiled_before(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    *smaller, largest = sizes
+    return tuple(smaller) if smaller and 2 * smaller[-1] > largest else sizes
 
 
 def _of_one_request(most: int, inputs: Signature) -> int:
@@ -47,8 +61,11 @@ def _of_one_request(most: int, inputs: Signature) -> int:
 
 
 def _squeezed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    times = int(os.environ.get(SQUEEZED) or 0)
-    if not times:
+    if not _times():
         return sizes
-    most = max(int(sizes[-1] * _SQUEEZE**times), 1)
+    most = max(int(sizes[-1] * _SQUEEZE ** _times()), 1)
     return tuple(size for size in sizes if size <= most) or (most,)
+
+
+def _times() -> int:
+    return int(os.environ.get(SQUEEZED) or 0)

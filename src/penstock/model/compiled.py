@@ -26,7 +26,7 @@ import numpy as np
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
 from penstock.model import pace, plans, stored
-from penstock.model.beginning import beginning
+from penstock.model.beginning import beginning, may_begin_anew
 from penstock.model.cache import Entry
 from penstock.model.calls import blank, padded, ran
 from penstock.model.circumstances import circumstances, device_kind
@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
 _CLEARLY = 0.97
+_MUCH = 1.25  # times: more memory than was held before
 _KEPT = 256
 
 
@@ -285,13 +286,16 @@ class Compiled:
 
     def _warm_largest(self, samples: Samples, latency: dict[str, int]) -> int:
         """Warm the largest size that fits; the ladder ends there."""
+        memory = memory_of(self.device)
         while True:
             size = self.max_batch = self._rungs.sizes[-1]
+            held = memory.held()
             try:
                 latency.setdefault(str(size), self._first_time(samples, size, latency))
                 return size
             except DeviceMemoryError:
-                if len(self._rungs.sizes) == 1:
+                left_behind = memory.held() > _MUCH * held  # only the process's end frees that
+                if len(self._rungs.sizes) == 1 or (left_behind and may_begin_anew()):
                     raise
                 self._rungs.drop_largest()
 

@@ -6,12 +6,13 @@ run out of memory inside other errors, and only their texts tell.
 
 from __future__ import annotations
 
-_INSIDE = ("InternalError", "UnknownError", "AbortedError")
+_INSIDE = ("InternalError", "UnknownError", "AbortedError", "NotFoundError")
 _TEXTS = (
     "RESOURCE_EXHAUSTED",  # XLA
     "Out of memory",
     "OUT_OF_MEMORY",  # CUDA
     "STATUS_ALLOC_FAILED",  # cuDNN and cuBLAS
+    "No valid config found",  # XLA's autotuner: nothing that it knows had the memory to be tried
     "Dst tensor is not initialized",  # there was no memory for the copy of a tensor
 )
 
