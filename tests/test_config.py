@@ -78,6 +78,7 @@ def test_impossible_engine_settings_are_refused(settings: dict[str, object]) -> 
         {"ladder": tuple(range(1, 101)), "max_batch": 100},
         {"tolerance": -0.1},
         {"warm": "some"},
+        {"warm": "0"},
         {"tolerance": "much"},
         {"name": "a/b"},
         {"inputs": "float32"},

@@ -81,7 +81,9 @@ class Model:
         (), "the sizes that batches are padded to (default: 1, 2, 4, ... where sizes are compiled)"
     )
     warm: str = _setting(
-        "all", "which of those sizes are used: all, or the largest alone, which is ready sooner"
+        "all",
+        "which of those sizes are used: all; the largest alone, which is ready sooner; or the "
+        "largest up to a number of rows",
     )
     tolerance: float = _setting(
         0.0,
@@ -119,8 +121,9 @@ class Model:
         put(self, "ladder", _ladder(self.ladder, self.max_batch))
         if self.ladder:
             put(self, "max_batch", self.ladder[-1])
-        if self.warm not in WARM:
-            raise ConfigError(f"warm: expected one of {', '.join(WARM)}; got {self.warm!r}")
+        if self.warm not in WARM and not (self.warm.isdecimal() and int(self.warm)):
+            kinds = f"one of {', '.join(WARM)}, or a number of rows"
+            raise ConfigError(f"warm: expected {kinds}; got {self.warm!r}")
         _check_range("tolerance", self.tolerance, 0.0, 1.0)
         put(self, "sample", source_text(self.sample) if self.sample else "")
         _check_range("weight", self.weight, 1e-3, 1e3)

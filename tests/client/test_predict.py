@@ -262,7 +262,7 @@ def test_a_model_is_described_and_how_its_rows_are_sent(client: penstock.Client)
     assert told.spec.inputs == (penstock.TensorSpec("float32", (3,), ""),)
     small = client.model_info("bare", np.zeros((1, 3), np.float32))
     assert small.request_rows == small.max_batch == told.max_batch
-    large = client.model_info("identity", np.zeros((1, 48 << 20), np.uint8))
+    large = client.model_info("identity", np.zeros((1, 72 << 20), np.uint8))
     assert large.request_rows == 1, "two of them are more than one request may be"
     with pytest.raises(InputError, match=r"expected float32 \(rows, 3\)"):
         client.model_info("bare", np.zeros((1, 4), np.float32))

@@ -42,14 +42,22 @@ def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_befo
 
 def test_the_largest_alone_is_no_larger_than_a_request() -> None:
     largest = Model("m:f", warm="largest")
-    assert beginning(_findings(), largest, IMAGE, 0) == ((256,), 256)
+    assert beginning(_findings(), largest, IMAGE, 0) == ((512,), 512)
     assert beginning(_findings(), largest, TEXT, 0) == ((1024,), 1024)
     small = (TensorSpec("float32", (8,)),)
     assert beginning(_findings(), largest, small, 0) == ((1024,), 1024)
     unknown = (TensorSpec("uint8", (None, 224, 3)),)
     assert beginning(_findings(), largest, unknown, 0) == ((1024,), 1024)
-    named = Model("m:f", warm="largest", max_batch=1024)
-    assert beginning(_findings(), named, IMAGE, 0) == ((1024,), 1024)
+    for warm in ("largest", "256"):
+        named = Model("m:f", warm=warm, max_batch=1024)
+        assert beginning(_findings(), named, IMAGE, 0) == ((1024,), 1024)
+
+
+def test_one_size_up_to_a_number_of_rows() -> None:
+    for warm, size in (("256", 256), ("300", 256), ("5000", 512), ("1", 1)):
+        assert beginning(_findings(), Model("m:f", warm=warm), IMAGE, 0) == ((size,), size)
+    large = replace(_findings(), ladder=[1024], max_batch=1024)
+    assert beginning(large, Model("m:f", warm="256"), IMAGE, 0) == ((256,), 256)
 
 
 def test_fewer_rows_after_workers_that_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +67,6 @@ def test_fewer_rows_after_workers_that_ran_out_of_memory(monkeypatch: pytest.Mon
     monkeypatch.setenv(SQUEEZED, "2")
     assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32), 128)
     largest = Model("m:f", warm="largest")
-    assert beginning(_findings(), largest, IMAGE, 0) == ((92,), 256)
+    assert beginning(_findings(), largest, IMAGE, 0) == ((184,), 512)
     one = Findings("xla", ladder=[1], max_batch=1)
     assert beginning(one, model, IMAGE, 0) == ((1,), 1)

@@ -230,11 +230,29 @@ def test_a_size_that_is_not_used_takes_as_many_times_longer_as_those_in_use() ->
         estimates.seed(size, takes * MS)
     estimates.observe(256, 40 * MS, SECOND)  # a bad moment, long ago
     now = 10 * SECOND
-    for _ in range(5):
+    for _ in range(200):
         estimates.observe(128, 5 * MS, now)
     assert estimates.predict(256) == 40 * MS
-    assert estimates.likely(256, now) == 10 * MS
-    assert estimates.likely(128, now) == 5 * MS
-    assert estimates.likely(256, 20 * SECOND) == 40 * MS  # nothing is known to be better
-    estimates.observe(256, 9 * MS, now)
-    assert estimates.likely(256, now) == 9 * MS
+    assert estimates.likely(256, now) == pytest.approx(10 * MS, rel=0.001)
+    assert estimates.likely(128, now) == pytest.approx(5 * MS, rel=0.001)
+    for _ in range(200):
+        estimates.observe(256, 9 * MS, now)
+    assert estimates.likely(256, now) == pytest.approx(9 * MS, rel=0.001)
+
+
+def test_on_the_whole_every_measurement_counts_a_little() -> None:
+    """What two hands tell of comes in bunches: the mean of a few is far off."""
+    estimates = Estimates()
+    estimates.overlap = True
+    estimates.seed(256, 8 * MS)
+    predicted = set()
+    for at in range(300):
+        estimates.observe(256, (3, 4, 19, 8, 8)[at % 5] * MS, SECOND)
+        predicted.add(estimates.predict(256))
+        assert estimates.likely(256, SECOND) == pytest.approx(8.4 * MS, rel=0.15)
+    assert max(predicted) > 1.5 * min(predicted)
+    estimates.observe(256, 5 * SECOND, SECOND)  # a stop is a stop
+    assert estimates.likely(256, SECOND) < 11 * MS
+    unseen = Estimates()
+    unseen.observe(4, 6 * MS, SECOND)  # no warm-up: the first one is all that is known
+    assert unseen.likely(4, SECOND) == 6 * MS

@@ -22,9 +22,9 @@ def test_a_piece_is_no_larger_than_it_may_be(
 
 def test_pieces_fill_batches_where_that_can_be() -> None:
     image = 224 * 224 * 3
-    assert piece_rows(1024, image) == 256
+    assert piece_rows(1024, image) == 512
     assert piece_rows(256, image) == 256
-    assert piece_rows(900, image) == 300
+    assert piece_rows(1800, image) == 600
     assert piece_rows(1024, 12) == 1024
     assert piece_rows(1024, image, request_rows=100) == 64
     assert piece_rows(7, PIECE_BYTES // 3) == 2  # 7 is no multiple of 2 or 3

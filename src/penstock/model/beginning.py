@@ -39,8 +39,8 @@ def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -
     sizes = cut(known, Need.told(findings.memory), limit, buffered)
     if findings.mode.endswith("xla") and sizes[-1] not in known:
         sizes = _compiled_before(sizes)
-    if model.warm == "largest":
-        sizes = (sizes[-1] if given else _of_one_request(sizes[-1], inputs),)
+    if model.warm != "all":
+        sizes = (sizes[-1] if given else _alone(sizes, model.warm, inputs),)
     return Beginning(_squeezed(sizes), sizes[-1])
 
 
@@ -54,7 +54,11 @@ def _compiled_before(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(smaller) if smaller and 2 * smaller[-1] > largest else sizes
 
 
-def _of_one_request(most: int, inputs: Signature) -> int:
+def _alone(sizes: tuple[int, ...], warm: str, inputs: Signature) -> int:
+    """The one that is used alone: it fits into a request, and has no more rows than were said."""
+    most = sizes[-1]
+    if warm.isdecimal():
+        most = max((size for size in sizes if size <= int(warm)), default=int(warm))
     if any(None in tensor.shape or tensor.dtype == STRING for tensor in inputs):
         return most
     return piece_rows(most, sum(tensor.row_bytes for tensor in inputs))

@@ -87,7 +87,10 @@ class FiledRun:
             if served is None:
                 assert self._model is not None
                 plan = header.get("plan")
-                served = stack.enter_context(serving(self._model, options.engine, plan))
+                decodes = source is None or source.decodes
+                served = stack.enter_context(
+                    serving(self._model, options.engine, plan, decodes=decodes)
+                )
             if source is None:
                 derived = derived_options(served.spec)
                 source = self._input.open(derived)

@@ -31,7 +31,7 @@ _TICK = 0.2
 _AHEAD = 6  # batches on their way, for each device: as many as a client's own window has
 _AHEAD_OF_LARGE = 3  # where a batch of the engine's takes several requests
 _AHEAD_OF_LOADERS = 3
-_AHEAD_BYTES = 1 << 30  # on their way, at most: as much as a client may hold
+_AHEAD_BYTES = 320 << 20  # on their way, at most: more only takes longer to be made at first
 
 Tell = Callable[[Progress], None]
 

@@ -85,7 +85,9 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
             name = served.model
         else:
             chosen: Model = model_of(model, options.model)
-            served, name = stack.enter_context(serving(chosen, options.engine)), chosen.name
+            decodes = source is None or source.decodes
+            served = stack.enter_context(serving(chosen, options.engine, decodes=decodes))
+            name = chosen.name
         if source is None:
             source = given.open(derived_options(served.spec))
             assert source is not None

@@ -16,6 +16,7 @@ from penstock.spec import ModelSpec
 
 _PLAIN = "python"  # the mode of what is not compiled
 _WAIT = 30.0
+_DECODED = "256"  # rows of a batch, at most
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,18 @@ def model_of(model: Any, settings: dict[str, Any]) -> Model:
 
 @contextlib.contextmanager
 def serving(
-    model: Model, engine: dict[str, Any], known: dict[str, Any] | None = None
+    model: Model,
+    engine: dict[str, Any],
+    known: dict[str, Any] | None = None,
+    *,
+    decodes: bool = False,
 ) -> Iterator[Served]:
     """An engine of the job's own. `known`: the plan that it must run by, of an earlier run.
 
-    All batches of a job have one size, so the model is made ready for no other.
+    All batches of a job have one size, so the model is made ready for no other. Where rows are
+    decoded, that is not too large a one: each loader has a few of them to fill.
     """
-    model = dataclasses.replace(model, warm="largest")
+    model = dataclasses.replace(model, warm=_DECODED if decodes else "largest")
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(Engine(model, **engine))
         served = _look(running.client, model.name)

@@ -10,8 +10,11 @@ Where batches overlap (a worker with several hands), a batch is told to be done 
 to tell it, so two may come at once and the next one late. There the mean of the middle ones counts:
 of 2, 14, 2, 14 and 2 ms the median is 2, and the device takes 8.
 
-A size that is not used any more is not measured any more either. What it would take now is what
-warm-up has measured, as many times longer as the sizes in use are (`likely`).
+What sizes take beside each other (`likely`) is asked by whoever chooses between them for longer
+than a batch. There every measurement counts, and each only a little: two sizes that differ by a
+tenth would be taken in turns, else. A size that is not used any more is not measured any more
+either: what it would take now is what warm-up has measured, as many times longer as the sizes in
+use are.
 """
 
 from __future__ import annotations
@@ -21,17 +24,22 @@ from collections import deque
 
 _KEPT = 5
 _FRESH = 1_000_000_000  # nanoseconds
+_STEADY = 32  # measurements of which one is a part of what a size takes on the whole
+_SEED = 16  # measurements that warm-up's is worth
+_ODD = 4  # times what is usual: no measurement counts as more than that
 
 
 class _Size:
     """The measurements of batches of about one size."""
 
-    __slots__ = ("observed", "rows", "samples", "seed", "time")
+    __slots__ = ("counted", "observed", "rows", "samples", "seed", "steady", "time")
 
     def __init__(self, rows: float, time: int) -> None:
         self.rows = rows
         self.time = time
         self.seed = 0  # what warm-up has measured
+        self.steady = float(time)  # on the whole, of so many measurements
+        self.counted = 0
         self.samples: deque[int] = deque(maxlen=_KEPT)
         self.observed = 0  # when, the last time
 
@@ -44,6 +52,9 @@ class _Size:
         if not self.fresh(now):
             samples.clear()
         self.observed = now
+        self.counted += 1
+        known = min(self.counted + (_SEED if self.seed else 0), _STEADY)
+        self.steady += (min(nanoseconds, _ODD * self.steady) - self.steady) / known
         samples.append(nanoseconds)
         ordered = sorted(samples)
         if overlap and len(ordered) == _KEPT:
@@ -73,6 +84,8 @@ class Estimates:
         entry.seed = max(nanoseconds, 1)
         if not entry.samples:
             entry.time = max(nanoseconds, 1)
+        if not entry.counted:
+            entry.steady = float(max(nanoseconds, 1))
 
     def observe(self, rows: int, nanoseconds: int, now: int) -> None:
         """A batch that was run at this size took that long."""
@@ -85,23 +98,24 @@ class Estimates:
         if not self._sizes:
             return 0
         left, right = self._around(rows)
-        if left is not right:
-            share = (rows - left.rows) / (right.rows - left.rows)
-            return int(left.time + share * (right.time - left.time))
-        if rows > self._limits[-1]:
-            return int(left.time * rows / max(left.rows, 1.0))
-        return left.time
+        return self._between(rows, left, right, left.time, right.time)
 
     def likely(self, rows: int, now: int) -> int:
-        """What a batch would take now, also at a size that was not used lately."""
-        if not self._sizes or all(size.fresh(now) or not size.seed for size in self._around(rows)):
-            return self.predict(rows)
-        used = [size for size in self._sizes if size.seed and size.fresh(now)]
-        if not used:
-            return self.predict(rows)
-        last = max(used, key=lambda size: size.observed)
+        """What batches would take on the whole, also at a size that was not used lately."""
+        if not self._sizes:
+            return 0
         left, right = self._around(rows)
-        return int((left.seed + right.seed) / 2 * last.time / last.seed)
+        used = [size for size in self._sizes if size.seed and size.fresh(now)]
+        if not used or all(size.fresh(now) or not size.seed for size in (left, right)):
+            return self._between(rows, left, right, left.steady, right.steady)
+        last = max(used, key=lambda size: size.observed)
+        return int((left.seed + right.seed) / 2 * last.steady / last.seed)
+
+    def _between(self, rows: int, left: _Size, right: _Size, low: float, high: float) -> int:
+        """On the line through what these sizes take, or beyond the last of them."""
+        if left is not right:
+            return int(low + (rows - left.rows) / (right.rows - left.rows) * (high - low))
+        return int(low * rows / max(left.rows, 1.0) if rows > self._limits[-1] else low)
 
     def fresh(self, rows: int, now: int) -> bool:
         """Whether what `predict` says of so many rows was measured a moment ago."""

@@ -12,7 +12,8 @@ way is long, rounds are about equally long with groups of many sizes; then what 
 for them, *k T(n)*, decides: whoever comes besides finds it free.
 
 *h* is not known well. Where a few times *h* would make rounds longer, the smallest among sizes that
-are nearly as good is taken.
+are nearly as good is taken. Then it is kept for as long as it is not clearly worse: whenever groups
+change, some batches are neither of the one size nor of the other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from penstock.scheduling.runners import DEPTH, Runner
 
 _CLEARLY = 0.92  # of a round together: what groups must save to be worth it
 _HARDLY_MORE = 1.1  # times: among groups the smaller ones, which forgive more
+_KEPT = 1.15  # times: so much more it may be once it was taken
 _FORGIVEN = 8  # times: so much longer the way outside of the device may be than was thought
 _FINE = 100_000  # nanoseconds by which the way must differ to be reckoned anew
 _SOON = 250_000_000  # nanoseconds after which measurements may be too old
@@ -43,8 +45,8 @@ class _Round(NamedTuple):
     def price(self) -> float:
         return self.takes + _BESIDES * self.device
 
-    def hardly_more(self, than: _Round) -> bool:
-        return self.takes <= _HARDLY_MORE * than.takes and self.device <= _HARDLY_MORE * than.device
+    def hardly_more(self, than: _Round, times: float) -> bool:
+        return self.takes <= times * than.takes and self.device <= times * than.device
 
 
 def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner], now: int) -> int:
@@ -64,12 +66,14 @@ def most(lane: Lane, ability: Ability, runner: Runner, runners: Sequence[Runner]
         return ability.max_batch
     known = (share, apart // _FINE, ability.estimates.changes, now // _SOON)
     if ability.group is None or ability.group[0] != known:  # in a loop it stays for a whole batch
-        ability.group = known, _best(ability, share, apart, runner.depth, now)
+        last = ability.group[1] if ability.group else 0
+        ability.group = known, _best(ability, share, apart, runner.depth, now, last)
     return ability.group[1]
 
 
-def _best(ability: Ability, share: int, apart: int, hands: int, now: int) -> int:
-    """The size of groups with which so many rows go round best, or all that fit."""
+def _best(ability: Ability, share: int, apart: int, hands: int, now: int, last: int) -> int:
+    """The size of groups with which so many rows go round best, or all that fit. `last`: the size
+    that was best until now."""
     rounds: dict[int, _Round] = {}
     for size in _sizes_below(ability, share):
         takes = ability.estimates.likely(ability.padded(size), now)
@@ -85,7 +89,11 @@ def _best(ability: Ability, share: int, apart: int, hands: int, now: int) -> int
         return ability.max_batch
     if found.at_worst < found.takes:
         return best
-    return next(size for size in rounds if rounds[size].hardly_more(found))
+    return next(
+        size
+        for size in rounds
+        if rounds[size].hardly_more(found, _KEPT if size == last else _HARDLY_MORE)
+    )
 
 
 def _round(rows: int, size: int, takes: int, gather: float, apart: int, hands: int) -> _Round:

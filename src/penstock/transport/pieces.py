@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 128 << 20
 
 
 def piece_rows(
