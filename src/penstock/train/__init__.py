@@ -18,7 +18,8 @@ Keras' own `fit` breaks there. One step::
   `passes`: a model forward, and its metrics; `undoing`: what a step that failed puts back;
   `apart`: the step of one of several workers, in smaller parts where memory does not suffice
 - `tracing`: functions that a run has for itself
-- `loop`: epochs, what happens between steps; `validation`; `callbacks`: whom the loop tells
+- `loop`: epochs, what happens between steps; `intake`: data on its way to the devices;
+  `soundness`: weights that are no numbers; `validation`; `callbacks`: whom the loop tells
 - `agreement`: what all workers must have the same of; `alike`: whether they take the same steps
 - `checkpoints`: how a state is kept, and found again; `saving`: what of a run is kept;
   `memories`: what callbacks remember; `keeping`: when

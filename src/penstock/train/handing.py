@@ -122,6 +122,9 @@ class AsyncLoop(Loop):
     def _iterator(self) -> Any:
         return self._rows.begin(self.at.epoch, self.at.in_epoch)
 
+    def _begin_next(self) -> None:
+        """Rows are handed out from here: there is no iterator on its way to a device."""
+
     def _end_of_epoch(self, began: float) -> dict[str, float]:
         self._handed.join()
         return super()._end_of_epoch(began)

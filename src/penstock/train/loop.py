@@ -6,6 +6,9 @@ checkpoint, and about every two seconds (several workers: every so many steps, t
 are weights that are none, but for the last: a layer may hide them from the loss. A callback of
 Keras' may end training on them in peace (TerminateOnNaN): then no checkpoint is made of them.
 
+The device waits for nobody at the end of an epoch but for what is told of it: weights are looked at
+in one call, and the next epoch's data is on its way before anybody waits, where that goes unseen.
+
 Whether an epoch was the last one is for the chief's callbacks to say; in the middle of an epoch,
 several workers listen to it every so many steps.
 """
@@ -25,10 +28,11 @@ from penstock.model.runtime import keras, tf
 from penstock.train.agreement import agreed, check_same
 from penstock.train.callbacks import Listeners, Logs
 from penstock.train.feed.feed import check_some
-from penstock.train.intake import iterator_of
+from penstock.train.intake import Ahead, iterator_of
 from penstock.train.jit import NotCompiled
 from penstock.train.micro import is_out_of_memory
 from penstock.train.scaling import optimizer_of
+from penstock.train.soundness import Soundness
 from penstock.train.strategies import Place
 from penstock.train.tally import Tally
 
@@ -74,6 +78,7 @@ class Loop:
     def __init__(self, run: Run, position: Position) -> None:
         self.run, self.at = run, position
         self._counted: Any = None
+        self._ahead, self._soundness = Ahead(), Soundness()
         self._looked = time.monotonic()
         self.seconds = {"train": 0.0, "validate": 0.0, "save": 0.0}
         self.steps_taken = self.rows_taken = 0
@@ -89,6 +94,12 @@ class Loop:
         return (steps / train, rows / train) if train > 0 else (0.0, 0.0)
 
     def __call__(self) -> None:
+        try:
+            self._epochs()
+        finally:
+            self._ahead.drop()
+
+    def _epochs(self) -> None:
         run, at = self.run, self.at
         run.model._initial_epoch = None
         with _same_rate(run.model, at.step > 0):
@@ -117,6 +128,7 @@ class Loop:
             run.model.stop_training = bool(agreed(run.place, int(run.model.stop_training)))
             if run.model.stop_training:
                 break
+        self._ahead.drop()
         # Before callbacks restore what they think best: as in Keras.
         optimizer_of(run.model).finalize_variable_values(run.model.trainable_variables)
         run.listeners.tell("train_end", logs)
@@ -203,17 +215,33 @@ class Loop:
         return True
 
     def _iterator(self) -> Any:
-        self.run.feed.noted.forget()
-        return iterator_of(self.run.feed, self.run.place, self.at.epoch, self.at.in_epoch)
+        run, at = self.run, self.at
+        begun = self._ahead.taken(run.feed, at.epoch, at.in_epoch)
+        if begun is not None:
+            return begun
+        run.feed.noted.forget()
+        return iterator_of(run.feed, run.place, at.epoch, at.in_epoch)
+
+    def _begin_next(self) -> None:
+        """The next epoch's data, if there is to be one."""
+        run, following = self.run, self.at.epoch + 1
+        if following < run.epochs and not run.model.stop_training:
+            self._ahead.begin(run.feed, run.place, following)
 
     def _end_of_epoch(self, began: float) -> dict[str, float]:
         run = self.run
+        validates = run.validate is not None and (self.at.epoch + 1) % run.validation_freq == 0
+        # While the device is busy with the last steps.
+        found = None if run.listeners.ends_on_nan else self._look_at_weights()
+        if not validates:
+            self._begin_next()
         logs = self._logs()
         self.seconds["train"] += time.monotonic() - began
         self._refuse_nan(logs.get("loss", 0.0))
-        self._refuse_nan_weights()
-        if run.validate is not None and (self.at.epoch + 1) % run.validation_freq == 0:
+        self._refuse_nan_weights(found)
+        if validates:
             logs.update({f"val_{name}": value for name, value in self._validated().items()})
+            self._begin_next()  # not before: it would take memory from validation
         return dict(sorted(logs.items()))  # as Keras has them
 
     def _validated(self) -> dict[str, float]:
@@ -265,19 +293,20 @@ class Loop:
             return
         raise self._not_finite(f"the loss is {loss}", "a finite number")
 
-    def _refuse_nan_weights(self) -> None:
+    def _refuse_nan_weights(self, found: Any = None) -> None:
+        """`found`: by a look that was taken before, and has not been waited for."""
         if self.run.listeners.ends_on_nan:
             return
-        spoilt = self._spoilt()
+        spoilt = self._spoilt(found)
         if spoilt is not None:
             raise self._not_finite(f"the weights {spoilt!r} are no numbers", "finite ones")
 
-    def _spoilt(self) -> str | None:
+    def _spoilt(self, found: Any = None) -> str | None:
         """The first weights that are no numbers."""
-        for weight in self.run.model.trainable_variables:
-            if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value)))):
-                return str(weight.path)
-        return None
+        return self._soundness.spoilt(self._look_at_weights() if found is None else found)
+
+    def _look_at_weights(self) -> Any:
+        return self._soundness.look(self.run.model.trainable_variables)
 
     def _not_finite(self, what: str, expected: str) -> TrainingError:
         kept = "" if self.run.save is None else "; the checkpoints are from before that"

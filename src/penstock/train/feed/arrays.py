@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock.train.feed.cut import pieces, split
-from penstock.train.feed.feed import Feed, made_ready
+from penstock.train.feed.feed import Feed, made_ready, untuned
 from penstock.train.feed.memory import Memory
 from penstock.train.feed.padding import then_padding
 from penstock.train.feed.tree import Array, leaves, packed
@@ -46,6 +46,12 @@ class RowsFeed(Feed):
         """Unless each of several workers has arrays of its own."""
         return self.policy != "off" or self.share.workers == 1
 
+    @property
+    def begins_ahead(self) -> bool:
+        """An order is a matter of seed and epoch. Not where rows are noted before padding: those
+        of two epochs would be mixed up."""
+        return self.steps is not None and not self.pads
+
     def dataset(self, epoch: int, start_step: int = 0, every: int = 1) -> Any:
         """The pieces of an epoch, from a step on."""
         import tensorflow as tf
@@ -67,9 +73,9 @@ class RowsFeed(Feed):
         made = tf.data.Dataset.from_tensor_slices((starts, stops, counts)).map(
             piece, num_parallel_calls=min(_THREADS, os.cpu_count() or 1), deterministic=True
         )
-        return made_ready(
-            then_padding(made.map(self.noted.each)) if self.pads else made, self.share
-        )
+        if self.pads:
+            made = then_padding(made.map(self.noted.each))
+        return made_ready(made, self.share).with_options(untuned())
 
     def numbers(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Array, int]]:
         """The rows' numbers of each piece of an epoch, from a step on; and how many count."""

@@ -101,6 +101,12 @@ class Feed(abc.ABC):
         """Whether data sets go on with padding behind their end."""
         return not self.ends_together or (self.share.workers > 1 and self.rows is None)
 
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether an epoch may be begun before the last one is told to be over: its rows are the
+        same whenever that is done, and whoever made them does not notice."""
+        return False
+
     @abc.abstractmethod
     def dataset(self, epoch: int, start_step: int = 0, every: int = 1) -> Any:
         """An epoch's data set from a step on: the same elements, whoever asks again.
@@ -139,3 +145,16 @@ def made_ready(dataset: Any, share: Share) -> Any:
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(_AHEAD * share.replicas).with_options(options)
+
+
+def untuned() -> Any:
+    """Options of data sets that leave no numbers of threads and elements to TensorFlow.
+
+    It looks for better ones all the same, in a thread of each iterator that wakes up more and more
+    rarely; and the iterator's end waits for that: a quarter of a second after a short epoch.
+    """
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
