@@ -104,7 +104,8 @@ def test_every_command_of_a_visit_is_one_that_its_program_takes(tmp_path: Path) 
         assert part.expected <= part.limit
         assert part.limit + running.LATE + running.GRACE <= 600  # one command may run so long
     tests = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    assert {Path(part.command[-1]).name for part in everything if "tests" in part.name} == tests
+    words = [word for part in everything if "tests" in part.name for word in part.command]
+    assert sorted(Path(word).name for word in words if word.endswith(".py")) == sorted(tests)
     by_program = {part.command[1]: part.argv(100) for part in everything}
     programs = ("benchmarks.gpu", "benchmarks.offline.gpu", "benchmarks.train")
     commands = [by_program[program] for program in programs]
@@ -124,6 +125,41 @@ def test_every_command_of_a_visit_is_one_that_its_program_takes(tmp_path: Path) 
         said, _ = process.communicate(timeout=40)
         assert process.returncode == 2, said
         assert "There is no GPU here" in said
+
+
+def test_files_of_tests_run_at_the_same_time_and_each_failure_counts(tmp_path: Path) -> None:
+    meet = (
+        "import os, pathlib, time\n"
+        "def test_{0}():\n"
+        "    here = pathlib.Path(__file__).parent\n"
+        "    (here / '{0}').touch()\n"
+        "    until = time.monotonic() + 30\n"
+        "    while not (here / '{1}').exists():\n"
+        "        assert time.monotonic() < until\n"
+        "        time.sleep(0.01)\n"
+        "    assert os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] == 'true'\n"
+    )
+    (tmp_path / "test_a.py").write_text(meet.format("a", "b"))
+    (tmp_path / "test_b.py").write_text(meet.format("b", "a"))
+    (tmp_path / "test_c.py").write_text("def test_c():\n    assert False\n")
+
+    def run(*files: str) -> subprocess.CompletedProcess[str]:
+        places = [str(tmp_path / file) for file in files]
+        return subprocess.run(
+            [sys.executable, "-m", "benchmarks.visit.suites", *places, "--", "-p", "no:xdist"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+
+    met = run("test_a.py", "test_b.py")
+    assert met.returncode == 0, met.stdout
+    assert "2 files passed" in met.stdout
+    failed = run("test_b.py", "test_c.py")
+    assert failed.returncode == 1
+    assert failed.stdout.rstrip().endswith("test_c.py")
+    assert run().returncode == 1
 
 
 def test_what_programs_within_the_tests_import_is_there() -> None:
