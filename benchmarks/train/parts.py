@@ -8,16 +8,19 @@ from benchmarks.train.way import Way
 
 PLAIN, SAME = "Model.fit, float32", "penstock, same settings"
 PLAIN_MIXED, AUTO = "Model.fit, mixed precision", "penstock, mixed precision, auto"
+BFLOAT = "penstock, mixed_bfloat16, auto"
 
 
 def rate(plan: Plan, place: Place, tell: Tell) -> None:
     """The same settings, and what is chosen."""
-    mixed = {"precision": plan.precision}
+    mixed, chosen = {"precision": plan.precision}, {"micro_batch": "auto", "jit": "auto"}
     ways = {
         PLAIN: _way(plan, "plain"),
         SAME: _way(plan, "penstock"),
         PLAIN_MIXED: _way(plan, "plain", **mixed),
-        AUTO: _way(plan, "penstock", **mixed, options={"micro_batch": "auto", "jit": "auto"}),
+        AUTO: _way(plan, "penstock", **mixed, options=chosen),
+        # No loss scale, and nothing to be looked at in every step.
+        BFLOAT: _way(plan, "penstock", precision="mixed_bfloat16", options=chosen),
     }
     _take(plan, place, ways, plan.steps, tell)
 

@@ -21,7 +21,8 @@ class Plan:
     rounds: int = _figure(3, "turns of each way, of which the median is told")
 
     batch: int = _figure(256, "rate: global batch")
-    steps: int = _figure(16, "rate: steps of a turn")
+    # Whole epochs: a turn without an epoch's end in it would look better than others.
+    steps: int = _figure(48, "rate: steps of a turn")
 
     remat_batch: int = _figure(256, "remat: global batch")
     remat_steps: int = _figure(8, "remat: steps of a turn")
@@ -33,7 +34,7 @@ class Plan:
     ways: str = _figure("", "only ways that are called so; words with commas between")
 
 
-_QUICK: dict[str, Any] = {"rounds": 2, "steps": 8, "remat_steps": 4, "large_steps": 1}
+_QUICK: dict[str, Any] = {"rounds": 2, "steps": 24, "remat_steps": 4, "large_steps": 1}
 
 _REHEARSAL: dict[str, Any] = {
     "network": "tiny",

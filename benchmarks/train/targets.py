@@ -3,7 +3,7 @@
 from typing import Any
 
 from benchmarks.core.goals import Verdict, verdict
-from benchmarks.train.parts import AUTO, PLAIN, SAME
+from benchmarks.train.parts import AUTO, BFLOAT, PLAIN, SAME
 
 
 def verdicts(parts: dict[str, list[dict[str, Any]]], gpu: bool) -> list[Verdict]:
@@ -13,6 +13,7 @@ def verdicts(parts: dict[str, list[dict[str, Any]]], gpu: bool) -> list[Verdict]
     found = [
         verdict("the same settings, against Model.fit", "times", _of(rates, SAME), "≥", 1.0, None),
         verdict("auto, against Model.fit", "times", _of(rates, AUTO), "≥", 2.0, None),
+        verdict("auto in bfloat16, likewise", "times", _of(rates, BFLOAT), "≥", 2.0, None),
     ]
     for way in ("no XLA", "XLA"):
         kept, again = (_row(remat, f"{name}, {way}") for name in ("kept", "recomputed"))
