@@ -15,6 +15,7 @@ again             loads.py
 tune              tuner.py (a process), tuned.py
 ways              alone.py (processes), ways.py
 tight             filler.py (a process), tight.py
+mps               mps.py
 soak              soaker.py (processes), soak.py
 
 plan.py       how much is measured; every figure is a flag

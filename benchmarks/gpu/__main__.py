@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.core import machine, rehearsal
 from benchmarks.core.budget import Budget, OutOfTime, add_limits, told_failure
 from benchmarks.core.processes import ChildFailed, children
-from benchmarks.gpu import card, loads, report, soak, sweep, tight, tuned, ways
+from benchmarks.gpu import card, loads, mps, report, soak, sweep, tight, tuned, ways
 from benchmarks.gpu.bench import Bench, settings_of
 from benchmarks.gpu.images import FACTS, facts_of
 from benchmarks.gpu.place import Place
@@ -40,6 +40,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "tune": tuned.run,
     "ways": ways.run,
     "tight": tight.run,
+    "mps": mps.run,
     "soak": soak.run,
 }
 _OF_ONE_ENGINE = ("crowd", "few", "one", "array", "again")

@@ -41,7 +41,7 @@ def parts(out: Path, work: Path, rehearse: bool) -> list[Part]:
 
 _ORDER = (
     *("look", "tests", "tests-claims", "tune", "limit", "loads", "tight", "offline"),
-    *("train-rate", "train-large", "train-remat", "ways", "soak"),
+    *("train-rate", "train-large", "train-remat", "mps", "ways", "soak"),
 )
 
 
@@ -70,6 +70,8 @@ def _benchmarks(out: Path, work: Path, flags: tuple[str, ...]) -> Iterator[Part]
     yield Part("tight", (*gpu, "--only=tight"), 150, 320)
     yield Part("ways", (*gpu, "--only=ways"), 105, 300)
     yield Part("soak", (*gpu, "--only=soak"), 45, 130)  # measured: 41 s
+    if not flags:  # a rehearsal has no card to share
+        yield Part("mps", (*gpu, "--only=mps", "--rounds=1"), 200, 330)
     offline = ("-m", "benchmarks.offline.gpu", f"--out={out / 'offline-gpu'}", f"--work={work}")
     yield Part("offline", (*offline, *flags, "--rounds=1"), 145, 420)  # measured
     train = ("-m", "benchmarks.train", f"--out={out / 'train'}", "--quick", *flags)
