@@ -121,6 +121,7 @@ class Model:
         put(self, "ladder", _ladder(self.ladder, self.max_batch))
         if self.ladder:
             put(self, "max_batch", self.ladder[-1])
+        put(self, "warm", str(self.warm))
         if self.warm not in WARM and not (self.warm.isdecimal() and int(self.warm)):
             kinds = f"one of {', '.join(WARM)}, or a number of rows"
             raise ConfigError(f"warm: expected {kinds}; got {self.warm!r}")

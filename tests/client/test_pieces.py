@@ -30,10 +30,10 @@ def _kind(max_batch: int, row_bytes: int, memory: int = GB, batched: bool = True
     ("max_batch", "row_bytes", "rows"),
     [
         (256, 150_528, 256),  # images of 224 x 224: one piece of 38 MB
-        (512, 150_528, 256),
-        (256, 700_000, 64),  # three would do, but do not divide it
-        (96, 4_000_000, 16),
-        (127, 2_000_000, 31),  # a prime number: 4 of 31, and 3 rows are missing
+        (1024, 150_528, 512),
+        (256, 1_400_000, 64),  # three would do, but do not divide it
+        (96, 8_000_000, 16),
+        (127, 4_000_000, 31),  # a prime number: 4 of 31, and 3 rows are missing
         (32, 4, 32),
         (32, 0, 32),
         (8, 200_000_000, 1),
@@ -54,7 +54,7 @@ def test_pieces_are_small_enough_and_fill_nearly_all_of_a_batch(
     kind = _kind(max_batch, row_bytes, memory)
     rows = kind.piece_rows
     assert 1 <= rows <= max_batch
-    assert rows == 1 or rows * row_bytes <= min(64 << 20, memory // 4)
+    assert rows == 1 or rows * row_bytes <= min(128 << 20, memory // 4)
     pieces = kind.window // kinds._AHEAD
     assert pieces * rows <= max_batch < pieces * (rows + 1)
     if max_batch & (max_batch - 1) == 0:
@@ -81,7 +81,8 @@ def sizes(x):
 def test_a_large_call_runs_in_full_batches_and_is_sent_a_window_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of 300 KB, of which 256 do not fit one piece of 64 MB."""
+    """Rows of 300 KB, of which 256 do not fit one piece of 64 MB, if that is the most."""
+    monkeypatch.setattr(kinds, "PIECE_BYTES", 64 << 20)
     source = tmp_path / "sized.py"
     source.write_text(SIZES)
     x = np.zeros((7 * 256, 301_056), np.uint8)  # never written: it takes no memory

@@ -590,7 +590,7 @@ def test_a_worker_that_runs_out_of_a_cards_memory_as_it_loads_is_followed_by_sma
         room.from_worker(0, short)
         room.exit(0)
         room.step(20 * SECOND)
-    assert worker.squeezed == 2
+    assert worker.squeezed == 0
     assert room.core.state[0] == m.STATE_READY  # it was, once: tried again, within the budget
 
     again = Room(workers=1)
@@ -602,6 +602,20 @@ def test_a_worker_that_runs_out_of_a_cards_memory_as_it_loads_is_followed_by_sma
         again.step()
     assert _records(again, client)[-1] == m.State(m.STATE_FAILED, Kind.DEVICE_MEMORY, "no room")
     assert again.effects.started == [0, 0, 0]
+
+
+def test_where_another_worker_cannot_load_at_all_none_begins_anew() -> None:
+    room = Room(workers=2)
+    client = room.connect(segments=0, layouts=False)
+    for worker in room.core.workers:
+        worker.on_gpu = True
+    room.from_worker(1, m.LoadFailed(Kind.DEVICE_MEMORY, "no room"))
+    room.from_worker(0, m.LoadFailed(Kind.MODEL_LOAD, "no such file"))
+    room.exit(1)
+    room.exit(0)
+    assert _records(room, client)[-1] == m.State(m.STATE_FAILED, Kind.MODEL_LOAD, "no such file")
+    room.step(3600 * SECOND)
+    assert room.effects.started == [0, 1]
 
 
 def test_on_a_cpu_a_worker_that_runs_out_of_memory_as_it_loads_is_the_last() -> None:

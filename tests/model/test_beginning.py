@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from penstock.config import Model
-from penstock.devices.limit import SQUEEZED
 from penstock.model.beginning import beginning
 from penstock.model.findings import Findings
 from penstock.spec import TensorSpec
@@ -24,7 +21,7 @@ def _findings() -> Findings:
 
 
 def test_all_of_them_where_there_is_room() -> None:
-    assert beginning(_findings(), Model("m:f"), IMAGE, 0) == (tuple(LADDER), 1024)
+    assert beginning(_findings(), Model("m:f"), IMAGE, 0) == tuple(LADDER)
 
 
 def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_before() -> None:
@@ -32,7 +29,7 @@ def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_befo
         limit: int, mode: str = "frozen-xla", ladder: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
         findings = replace(_findings(), mode=mode)
-        return beginning(findings, Model("m:f", ladder=ladder), IMAGE, limit).sizes
+        return beginning(findings, Model("m:f", ladder=ladder), IMAGE, limit)
 
     assert sizes(2673 * MB) == (1, 16, 32, 64, 128)  # and not 224, which XLA would have to compile
     assert sizes(2673 * MB, "frozen") == (1, 16, 32, 64, 128, 224)
@@ -42,31 +39,19 @@ def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_befo
 
 def test_the_largest_alone_is_no_larger_than_a_request() -> None:
     largest = Model("m:f", warm="largest")
-    assert beginning(_findings(), largest, IMAGE, 0) == ((512,), 512)
-    assert beginning(_findings(), largest, TEXT, 0) == ((1024,), 1024)
+    assert beginning(_findings(), largest, IMAGE, 0) == (512,)
+    assert beginning(_findings(), largest, TEXT, 0) == (1024,)
     small = (TensorSpec("float32", (8,)),)
-    assert beginning(_findings(), largest, small, 0) == ((1024,), 1024)
+    assert beginning(_findings(), largest, small, 0) == (1024,)
     unknown = (TensorSpec("uint8", (None, 224, 3)),)
-    assert beginning(_findings(), largest, unknown, 0) == ((1024,), 1024)
+    assert beginning(_findings(), largest, unknown, 0) == (1024,)
     for warm in ("largest", "256"):
         named = Model("m:f", warm=warm, max_batch=1024)
-        assert beginning(_findings(), named, IMAGE, 0) == ((1024,), 1024)
+        assert beginning(_findings(), named, IMAGE, 0) == (1024,)
 
 
 def test_one_size_up_to_a_number_of_rows() -> None:
     for warm, size in (("256", 256), ("300", 256), ("5000", 512), ("1", 1)):
-        assert beginning(_findings(), Model("m:f", warm=warm), IMAGE, 0) == ((size,), size)
+        assert beginning(_findings(), Model("m:f", warm=warm), IMAGE, 0) == (size,)
     large = replace(_findings(), ladder=[1024], max_batch=1024)
-    assert beginning(large, Model("m:f", warm="256"), IMAGE, 0) == ((256,), 256)
-
-
-def test_fewer_rows_after_workers_that_ran_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, limit = Model("m:f"), 2673 * MB
-    monkeypatch.setenv(SQUEEZED, "1")
-    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32, 64), 128)
-    monkeypatch.setenv(SQUEEZED, "2")
-    assert beginning(_findings(), model, IMAGE, limit) == ((1, 16, 32), 128)
-    largest = Model("m:f", warm="largest")
-    assert beginning(_findings(), largest, IMAGE, 0) == ((184,), 512)
-    one = Findings("xla", ladder=[1], max_batch=1)
-    assert beginning(one, model, IMAGE, 0) == ((1,), 1)
+    assert beginning(large, Model("m:f", warm="256"), IMAGE, 0) == (256,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -174,25 +175,6 @@ def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[st
 
 
 @in_tensorflow
-def test_a_start_after_one_that_ran_out_of_memory_is_smaller_and_remembered(tmp_path: Path) -> None:
-    from penstock.devices.limit import SQUEEZED
-
-    def started() -> Any:
-        return compiled(call, compile="xla", max_batch=32)
-
-    call = graph(lambda x: x * 2, key="squeezed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-        assert started().max_batch == 32
-        patch.setenv(SQUEEZED, "1")
-        again = started()
-        assert again.cached
-        assert again.facts()["rungs"] == [1, 2, 4, 8, 16]
-        patch.setenv(SQUEEZED, "")  # a worker that loaded is followed by one as large
-        assert started().facts()["rungs"] == [1, 2, 4, 8, 16]
-
-
-@in_tensorflow
 def test_what_did_not_fit_on_a_card_says_nothing_of_another_of_its_name(tmp_path: Path) -> None:
     from penstock.model.compiled import Compiled
     from penstock.model.plans import known_need
@@ -326,25 +308,65 @@ def test_a_start_warms_the_largest_size_that_fits() -> None:
 
 
 @in_tensorflow
-def test_a_worker_in_which_a_failure_left_memory_behind_leaves_the_rest_to_the_next() -> None:
+def test_where_a_failure_leaves_memory_behind_the_next_worker_knows_what_did_not_fit(
+    tmp_path: Path,
+) -> None:
+    """Only the end of the process gives that back: smaller sizes are not tried in it."""
     from penstock.devices.limit import SQUEEZED
+
+    tried: list[int] = []
 
     class Leaking(NoMemory):
         def held(self) -> int:
-            return 100 if not tried or max(tried) < 32 else 900
+            return 900 if max(tried, default=0) > 4 else 100
 
-    made = _doubled()
-    tried = _small(made, 4)
+    call = graph(lambda x: x * 2, key="left behind")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.model.compiled.memory_of", lambda device: Leaking())
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
         patch.setenv("PENSTOCK_WORKER", "0")
+        made = compiled(call, compile="xla", max_batch=32)
+        patch.setattr("penstock.model.compiled.memory_of", lambda device: Leaking())
+        tried = _small(made, 4)
         with pytest.raises(DeviceMemoryError):
             made._begin(made._findings, made._samples)
-        assert max(tried) == tried[-1] == 32  # smaller sizes were not tried here
-        tried.clear()
+        assert max(tried) == tried[-1] == 32
+        again = compiled(call, compile="xla", max_batch=32)
+        assert again.cached
+        assert again.facts()["rungs"] == [1, 2, 4, 8, 16]
         patch.setenv(SQUEEZED, "2")  # there is no next one
-        made._begin(made._findings, made._samples)
-        assert made.facts()["rungs"][-1] == 4
+        tried = _small(again, 4)
+        again._begin(again._findings, again._samples)
+        assert again.facts()["rungs"] == [1, 2, 4]
+
+
+@in_tensorflow
+def test_a_batch_that_did_not_fit_is_gone_when_memory_is_looked_at() -> None:
+    """A worker would think that it lies there for good, and end."""
+    batches: list[Any] = []
+    alive: list[int] = []
+
+    class Looked(NoMemory):
+        def held(self) -> int:
+            alive.append(sum(batch() is not None for batch in batches))
+            return 100
+
+    made = _doubled()
+    _small(made, 4)
+    samples = made._samples
+    rows = samples.rows
+
+    def noted(size: int) -> Any:
+        arrays = [np.array(array) for array in rows(size)]
+        batches.extend(weakref.ref(array) for array in arrays)
+        return arrays
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "rows", noted)
+        patch.setattr("penstock.model.compiled.memory_of", lambda device: Looked())
+        made._begin(made._findings, samples)
+    assert made.facts()["rungs"] == [1, 2, 4]
+    assert len(alive) == 7  # before and after 32, 16 and 8 rows, and before 4
+    assert not any(alive)
 
 
 @pytest.mark.parametrize("by_xla", [False, True])

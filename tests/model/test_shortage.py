@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import DeviceMemoryError
 from penstock.model.samples import Samples, find_samples
-from penstock.model.shortage import is_out_of_memory
+from penstock.model.shortage import is_out_of_memory, leaves_no_room
 from penstock.spec import TensorSpec
 
 
@@ -30,9 +30,6 @@ class NotFoundError(Exception):
         InternalError("Failed copying input tensor: Dst tensor is not initialized."),
         InternalError("CUDNN_STATUS_ALLOC_FAILED"),
         InternalError("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY"),
-        InternalError(
-            "Autotuning failed for HLO: %conv.81 with error: NOT_FOUND: No valid config found!"
-        ),
         NotFoundError(
             "No algorithm worked! Profiling failure on CUDNN engine eng1{}: RESOURCE_EXHAUSTED"
         ),
@@ -56,6 +53,17 @@ def test_too_little_memory(error: Exception) -> None:
 )
 def test_what_is_something_else(error: Exception) -> None:
     assert not is_out_of_memory(error)
+
+
+def test_what_the_autotuner_could_not_try_in_a_mode_that_has_worked_before() -> None:
+    untried = InternalError(
+        "Autotuning failed for HLO: %conv.81: NOT_FOUND: No valid config found!"
+    )
+    assert leaves_no_room(untried)
+    assert not is_out_of_memory(untried)  # it may not be able to compile this model at all
+    assert leaves_no_room(ResourceExhaustedError("OOM when allocating tensor"))
+    assert not leaves_no_room(InternalError("cuDNN says no"))
+    assert not leaves_no_room(ValueError("No valid config found"))
 
 
 def test_rows_that_do_not_fit_are_not_rows_that_the_model_does_not_take() -> None:

@@ -48,7 +48,7 @@ def test_of_other_texts_the_first_ones_count(text):
 
 @pytest.mark.parametrize(
     ("batch", "size", "rows"),
-    [(256, 8 * KB, 256), (256, 4096 * KB, 32), (256, 1 << 30, 1), (1, 1 << 40, 1)],
+    [(256, 8 * KB, 256), (256, 4096 * KB, 16), (256, 1 << 30, 1), (1, 1 << 40, 1)],
 )
 def test_a_batch_of_large_texts_is_several_requests(batch, size, rows):
     texts = open_source({"x": np.array(["a"], object)})
@@ -58,7 +58,7 @@ def test_a_batch_of_large_texts_is_several_requests(batch, size, rows):
 
 def test_batches_and_what_is_on_its_way_are_bounded_by_bytes(place, monkeypatch):
     files(64, 100 * KB)
-    monkeypatch.setattr(sizes, "PIECE_BYTES", 400 * KB)
+    monkeypatch.setattr(sizes, "_REQUEST_BYTES", 400 * KB)
     monkeypatch.setattr(job, "_AHEAD_BYTES", 800 * KB)
     ahead = []
 

@@ -21,6 +21,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(object if name == STRING else getattr(ml_dtypes, name, name))
 
 
+_iinfo: Any = ml_dtypes.iinfo  # which has no types
 _NAMES = {numpy_dtype(name): name for name in DTYPES if name != STRING}
 
 
@@ -192,12 +193,14 @@ def lost(array: Array, dtype: np.dtype[Any]) -> Array:
     one. Fractions may lose digits."""
     if array.dtype == dtype or not _is_number(array.dtype) or not _is_number(dtype):
         return np.zeros(array.shape, bool)
-    if dtype.kind not in "iu":
+    if _is_whole(array.dtype) and array.dtype.kind == "V":
+        array = array.astype(np.int8)  # numpy compares and computes with that
+    if not _is_whole(dtype):
         return _overflows(array, dtype)
-    info = np.iinfo(dtype)
+    info = _iinfo(dtype)
     if array.dtype.kind not in "iu":
         array = array.astype(np.float64, copy=False)  # the smallest of them do not hold the limits
-    outside = ~((array >= info.min) & (array < info.max + 1))
+    outside: Array = ~((array >= info.min) & (array < info.max + 1))
     return outside | (array != np.trunc(array)) if array.dtype.kind == "f" else outside
 
 
@@ -214,8 +217,12 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iuf" or (dtype.kind == "V" and dtype in _NAMES)
 
 
+def _is_whole(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iu" or dtype in (ml_dtypes.int4, ml_dtypes.uint4)
+
+
 def _largest(dtype: np.dtype[Any]) -> float:
-    limits = np.iinfo if dtype.kind in "iu" else ml_dtypes.finfo
+    limits: Any = _iinfo if _is_whole(dtype) else ml_dtypes.finfo
     return float(limits(dtype).max)
 
 

@@ -2,8 +2,8 @@
 
 - Before any worker was ever ready, one that cannot load ends the engine, with its reason. Later, it
   is tried again, within the restart budget.
-- One that runs out of a GPU's memory as it loads has left that in pieces, and only its exit gives
-  it back: another begins at once that plans for fewer rows, twice.
+- One that runs out of a GPU's memory as it loads may have left that in pieces, which only its exit
+  gives back: another begins at once, which knows what did not fit, twice.
 - A batch that runs too long, or a process that was stopped, gets its worker killed; the rest
   follows from the exit.
 - When a worker exits, the batches that it was running (one for each of its hands) are under
@@ -141,6 +141,7 @@ class Health:
         if self._squeeze(worker):
             worker.restart_at = now
             return
+        worker.squeezed = 0
         if not self._was_ready:
             self._give_up(worker, how)
             return
@@ -172,6 +173,7 @@ class Health:
         )
         self._core.announce(m.STATE_FAILED, kind, text)
         for other in self._core.workers:
+            other.restart_at = None
             self.kill(other, "another worker could not load the models")
 
     def _reassign(self, batches: list[Batch], hands: int, how: str) -> None:

@@ -327,7 +327,7 @@ class Server:
         if worker.squeezed > squeezed:
             assert worker.load_error is not None
             why = worker.load_error[1]
-            log.warning("worker %d begins anew, with smaller batches: %s", worker.index, why)
+            log.warning("worker %d begins anew, knowing what did not fit: %s", worker.index, why)
 
     def _reap(self, process: WorkerProcess) -> str:
         self._poller.remove(process.channel.fileno())

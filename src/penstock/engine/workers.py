@@ -5,7 +5,7 @@
     STARTING ──Loaded──▶ READY ──kill──▶ ENDING ──exit──▶ DOWN ──restart──▶ STARTING
         └──────exit, LoadFailed, kill──────▲──exit──────────▲
 
-One that runs out of a GPU's memory as it loads is followed by another that plans for fewer rows
+One that runs out of a GPU's memory as it loads is followed by another that knows what did not fit
 (`squeezed`), a few times.
 
 Its exit is *observed* (by pidfd) before anything that it was given goes elsewhere: until then it

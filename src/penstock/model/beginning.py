@@ -3,16 +3,14 @@
 They are cut by the memory that there is now (`peak.cut`). XLA tries many ways to compile a size,
 several at a time, which takes more memory than to run it, and what it could not try it leaves
 behind: so where memory cuts a ladder, it ends with a size that was compiled before, if there is one
-not much smaller. Where the settings want the largest size
-alone, for work in large batches, that is no larger than one request: what is put together of
-several would be padded whenever they do not come together. And a worker that begins in the place of
-one that ran out of memory as it loaded (`SQUEEZED`) begins with fewer rows.
+not much smaller. Where the settings want one size alone, for work in large batches, that is no
+larger than one request: what is put together of several would be padded whenever they do not come
+together.
 """
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 from penstock.config import Model
 from penstock.devices.limit import SQUEEZED, SQUEEZES
@@ -21,17 +19,8 @@ from penstock.model.peak import Need, buffered_rows, cut
 from penstock.spec import STRING, Signature
 from penstock.transport.pieces import piece_rows
 
-_SQUEEZE = 0.6
 
-
-class Beginning(NamedTuple):
-    """`sizes` to begin with; `planned`: the largest one, had no worker run out of memory before."""
-
-    sizes: tuple[int, ...]
-    planned: int
-
-
-def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -> Beginning:
+def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -> tuple[int, ...]:
     """What was found out, for a device with so much memory (0: that is not known)."""
     given = model.ladder or model.max_batch
     buffered = 0 if given else buffered_rows(inputs)
@@ -41,12 +30,12 @@ def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -
         sizes = _compiled_before(sizes)
     if model.warm != "all":
         sizes = (sizes[-1] if given else _alone(sizes, model.warm, inputs),)
-    return Beginning(_squeezed(sizes), sizes[-1])
+    return sizes
 
 
 def may_begin_anew() -> bool:
-    """Whether a worker that runs out of memory as it loads is followed by one with fewer rows."""
-    return "PENSTOCK_WORKER" in os.environ and _times() < SQUEEZES
+    """Whether a worker that runs out of a card's memory as it loads is followed by another one."""
+    return "PENSTOCK_WORKER" in os.environ and int(os.environ.get(SQUEEZED) or 0) < SQUEEZES
 
 
 def _compiled_before(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,14 +51,3 @@ def _alone(sizes: tuple[int, ...], warm: str, inputs: Signature) -> int:
     if any(None in tensor.shape or tensor.dtype == STRING for tensor in inputs):
         return most
     return piece_rows(most, sum(tensor.row_bytes for tensor in inputs))
-
-
-def _squeezed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    if not _times():
-        return sizes
-    most = max(int(sizes[-1] * _SQUEEZE ** _times()), 1)
-    return tuple(size for size in sizes if size <= most) or (most,)
-
-
-def _times() -> int:
-    return int(os.environ.get(SQUEEZED) or 0)

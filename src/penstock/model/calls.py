@@ -14,7 +14,7 @@ from penstock.errors import DeviceMemoryError
 from penstock.model.handover import to_array, to_tensor
 from penstock.model.modes import Run
 from penstock.model.runtime import tf
-from penstock.model.shortage import is_out_of_memory
+from penstock.model.shortage import leaves_no_room
 from penstock.transport.tensors import Array
 
 _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall\]( name:)?")
@@ -25,7 +25,7 @@ def ran(run: Run, arrays: list[Any]) -> list[Array]:
     try:
         return [to_array(tensor) for tensor in run([to_tensor(array) for array in arrays])]
     except tf.errors.OpError as error:
-        if is_out_of_memory(error):
+        if leaves_no_room(error):
             raise DeviceMemoryError(_plainer(error).message.splitlines()[0]) from None
         raise _plainer(error) from None
 

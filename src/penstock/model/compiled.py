@@ -238,10 +238,11 @@ class Compiled:
         )
         findings = examination.findings(self._shared)
         self._modes = examination.modes
-        self._begin(findings, examination.samples)
         if not examination.lasting:
             self._shared = self._own = Entry({})
         self._own.forget()
+        self._shared.write(findings.to_json())  # should what follows fail, it is known all the same
+        self._begin(findings, examination.samples)
         self._entry = self._shared
         if self._findings.max_batch < findings.max_batch:
             self._shared.write(findings.to_json())
@@ -255,9 +256,9 @@ class Compiled:
         self._begun = False
         self.batched = not findings.unbatched
         limit = memory_of(self.device).limit()  # perhaps less than when this was found out
-        sizes, planned = beginning(findings, self._model, self._inputs, limit)
+        sizes = beginning(findings, self._model, self._inputs, limit)
         self._rungs = Rungs(sizes)
-        self.max_batch = sizes[-1]
+        planned = self.max_batch = sizes[-1]
         smallest = self._rungs.sizes[0] if self.batched else 1
         if samples is None and findings.measured:
             samples, _ = find_samples(
@@ -285,7 +286,11 @@ class Compiled:
         self._begun = True
 
     def _warm_largest(self, samples: Samples, latency: dict[str, int]) -> int:
-        """Warm the largest size that fits; the ladder ends there."""
+        """Warm the largest size that fits; the ladder ends there.
+
+        What a failure leaves behind only the process's end gives back: then it is remembered for
+        the next one that this size does not fit.
+        """
         memory = memory_of(self.device)
         while True:
             size = self.max_batch = self._rungs.sizes[-1]
@@ -293,11 +298,16 @@ class Compiled:
             try:
                 latency.setdefault(str(size), self._first_time(samples, size, latency))
                 return size
-            except DeviceMemoryError:
-                left_behind = memory.held() > _MUCH * held  # only the process's end frees that
-                if len(self._rungs.sizes) == 1 or (left_behind and may_begin_anew()):
-                    raise
-                self._rungs.drop_largest()
+            except DeviceMemoryError as error:
+                short = error.with_traceback(None)  # whose frames hold the batch
+                short.__context__ = None
+            if len(self._rungs.sizes) == 1:
+                raise short
+            self._rungs.drop_largest()
+            if memory.held() > _MUCH * held and self._own.kept and may_begin_anew():
+                self._findings = self._findings.cut(self._rungs.sizes[-1], memory.limit())
+                self._write_cut()
+                raise short
 
     def _first_time(self, samples: Samples, size: int, latency: dict[str, int]) -> int:
         return self._time(samples, size, once=str(size) in latency)

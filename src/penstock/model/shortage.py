@@ -12,9 +12,17 @@ _TEXTS = (
     "Out of memory",
     "OUT_OF_MEMORY",  # CUDA
     "STATUS_ALLOC_FAILED",  # cuDNN and cuBLAS
-    "No valid config found",  # XLA's autotuner: nothing that it knows had the memory to be tried
     "Dst tensor is not initialized",  # there was no memory for the copy of a tensor
 )
+
+
+# XLA's autotuner, where nothing that it knows had the memory to be tried, or nothing is right.
+_UNTRIED = "No valid config found"
+
+
+def leaves_no_room(error: BaseException) -> bool:
+    """Of a model that was compiled in this way before, at another size: as `is_out_of_memory`."""
+    return is_out_of_memory(error) or (type(error).__name__ in _INSIDE and _UNTRIED in str(error))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

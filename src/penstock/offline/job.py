@@ -31,7 +31,9 @@ _TICK = 0.2
 _AHEAD = 6  # batches on their way, for each device: as many as a client's own window has
 _AHEAD_OF_LARGE = 3  # where a batch of the engine's takes several requests
 _AHEAD_OF_LOADERS = 3
-_AHEAD_BYTES = 320 << 20  # on their way, at most: more only takes longer to be made at first
+_AHEAD_OF_LONG = 4  # where they are so large that the first ones take a while to be made
+_LONG_BYTES = 64 << 20
+_AHEAD_BYTES = 1 << 30  # on their way, at most: as much as a client may hold
 
 Tell = Callable[[Progress], None]
 
@@ -194,8 +196,10 @@ def _crew(work: Work) -> Crew:
 def _ahead(work: Work) -> int:
     """Batches of the job's on their way, of which several may be one for a device."""
     pieces = -(-work.served.max_batch // work.cut.batch)
-    wanted = _AHEAD if pieces == 1 else _AHEAD_OF_LARGE * pieces
-    most = _AHEAD_BYTES // max(work.row_bytes * work.cut.batch, 1)
+    size = max(work.row_bytes * work.cut.batch, 1)
+    wanted = _AHEAD if size < _LONG_BYTES else _AHEAD_OF_LONG
+    wanted = wanted if pieces == 1 else _AHEAD_OF_LARGE * pieces
+    most = _AHEAD_BYTES // size
     return max(min(wanted * max(len(work.served.devices), 1), most), 2)
 
 

@@ -12,10 +12,10 @@ from penstock.data.chunk import Array
 from penstock.data.source import Source
 from penstock.offline.setting_up import Served
 from penstock.spec import STRING, Signature
-from penstock.transport.pieces import PIECE_BYTES
 
 _TEXT_BYTES = 8 << 10  # what a text or an encoded image is taken to be, at least
 _LOOK_ROWS = 16
+_REQUEST_BYTES = 64 << 20  # of texts: less than a client cuts rows of known sizes by
 
 
 def row_size(source: Source, served: Served, batch: int) -> int:
@@ -28,7 +28,7 @@ def fitting(batch: int, size: int, source: Source) -> int:
     """Rows that are one request: fewer than a batch where texts are large, an even part of it."""
     if not _has_texts(source):
         return batch  # the client has seen to it
-    pieces = -(-batch * size // PIECE_BYTES)
+    pieces = -(-batch * size // _REQUEST_BYTES)
     return max(batch // max(pieces, 1), 1)
 
 
