@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -230,6 +231,60 @@ def test_without_a_launcher_a_lost_server_ends_the_chief(tmp_path: Path, number:
         else:  # where it waits in vain decides who notices
             told = ("steps were not done within 5 s", "did nothing for 5 s", "Timeout (0:00:15)!")
             assert any(text in out for text in told), out
+
+
+STOPS = """
+import signal
+class Stop(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == (1, 1):
+            os.kill(int((HERE / "ps-0.pid").read_text()), signal.SIGSTOP)
+more = [Stop()] if NAME == "chief" else ()
+try:
+    fit(build, epochs=1000, timeout=5, more=more)
+except penstock.errors.WorkerLost as error:
+    if (HERE / "raise").exists():
+        raise
+    lost = error
+    print("caught:", lost)
+del lost
+import gc
+gc.collect()
+print("goes on", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("imported")
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_chief_whose_server_stops_in_the_middle_of_steps_ends_like_any_other(
+    tmp_path: Path, caught: bool
+) -> None:
+    """What its error holds is freed then, of which TensorFlow would tell the server, and wait."""
+    (tmp_path / "job.py").write_text(PREAMBLE + JOB + STOPS)
+    if not caught:
+        (tmp_path / "raise").touch()
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+
+    def cluster(role: str) -> Cluster:
+        return Cluster((addresses[1],), (addresses[2],), addresses[0], role)
+
+    environment = {**os.environ, "TF_CONFIG": cluster("chief").tf_config()}
+    with _alone(tmp_path, cluster("worker")), _alone(tmp_path, cluster("ps")) as server:
+        until(lambda: (tmp_path / "ps-0.pid").exists() or server.exitcode is not None, LIMIT + 40)
+        chief = subprocess.run(
+            [sys.executable, "job.py"],  # to its end as Python ends, not as a fork does
+            cwd=tmp_path,
+            env=environment | {"PENSTOCK_TRAIN_ATTEMPT": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=90,
+        )
+    assert chief.returncode == (0 if caught else 1), chief.stdout
+    assert "steps were not done within 5 s" in chief.stdout
+    assert ("goes on" in chief.stdout) == caught
 
 
 @pytest.mark.usefixtures("imported")

@@ -27,7 +27,8 @@ Keras' own `fit` breaks there. One step::
 - `pipeline`: layers on several devices; `profile`: where the time went
 - `launcher`: the processes of `penstock train`
 - `servers`, `coordinating`, `handing`: parameter servers; `shipping`: rows that the chief has;
-  `sharing`: those that workers read themselves; `reading`: how, in a worker's process
+  `sharing`: those that workers read themselves; `reading`: how, in a worker's process;
+  `patience`: an end to waiting for a cluster; `leaving`: the end of a process that has lost it
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from penstock.model.runtime import keras, tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
 from penstock.train.history import History
+from penstock.train.leaving import never_freed
 from penstock.train.nodes import check_address
 from penstock.train.options import Options
 from penstock.train.patience import Patience
@@ -68,15 +69,18 @@ def run(
     coordinator = joined(found, options.timeout)
     every = [*found.servers, *found.workers]
     with (
+        never_freed() as kept,
         own_errors(),
         _lost_servers(found),
         Patience(options.timeout, lambda: silent(every)) as patience,
     ):
         with coordinator.strategy.scope():
             there = unpack(packed) if packed is not None else built(model)
+        kept += (coordinator, there)
         _check(there, options, coordinator.strategy, validation_data is not None)
         with training_in(there, options.precision):
             run = Coordinated(there, coordinator, found, options, patience, first)
+            kept.append(run)
             history = run.trained(data, validation_data, callbacks)
         # What the caller gets lives here, and outlives the servers.
         here = unpack(packed) if packed is not None else built(model)
