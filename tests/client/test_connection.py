@@ -375,6 +375,34 @@ def test_what_answers_otherwise_is_no_engine(
     until(lambda: descriptors() <= before)
 
 
+def test_what_was_said_is_told_and_not_that_a_later_attempt_was_not_answered(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    path, listener = impostor
+    closing = wire.encode(m.State(m.STATE_CLOSING, 7, "shut"))
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            for message in (_WELCOME, closing):
+                sock.send(message)
+            sock.settimeout(20)
+            while sock.recv(1 << 16):
+                continue
+        with contextlib.suppress(OSError):
+            silent, _ = listener.accept()
+            with silent:
+                listener.accept()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with pytest.raises(EngineClosed, match="shutting down") as refused:
+        Client(path, wait=1.0).connect()
+    assert type(refused.value) is EngineClosed
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join(20)
+
+
 def test_why_one_was_rejected_is_told(impostor: tuple[Path, socket.socket]) -> None:
     """Not what became of later attempts, which nobody answers."""
     path, listener = impostor

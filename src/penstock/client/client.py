@@ -22,7 +22,7 @@ from penstock.client import awaiting, fork, streams
 from penstock.client.about import ServedModel
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.session import NotAdmitted, Session, WouldBlock
+from penstock.client.session import NotAdmitted, Session, Unanswered, WouldBlock
 from penstock.errors import (
     DeadlineExceeded,
     EngineClosed,
@@ -343,6 +343,7 @@ class Client:
         """Connect, trying again until the engine is there and ready or the time is up."""
         patience = time.monotonic() + self._wait
         until = min(patience, deadline / 1e9) if deadline else patience
+        told: tuple[str, BaseException | None] | None = None
         while True:
             try:
                 label = self._label or f"pid {os.getpid()}"
@@ -350,12 +351,16 @@ class Client:
             except NotAdmitted:
                 raise
             except EngineClosed as error:
+                # The last attempt may have had too little time for an answer.
+                if told is None or not isinstance(error, Unanswered):
+                    told = str(error), error.__cause__
+                text, cause = told
                 late = time.monotonic() + _RETRY_SECONDS >= until
                 if late and until < patience:
-                    text = f"the deadline passed before there was a connection: {error}"
+                    text = f"the deadline passed before there was a connection: {text}"
                     raise DeadlineExceeded(text) from None
                 if late or self._closed:
-                    raise
+                    raise EngineClosed(text) from cause
                 time.sleep(_RETRY_SECONDS)
 
     def after_fork_in_child(self) -> None:

@@ -65,6 +65,10 @@ class WouldBlock(Exception):
     """There is no slot or credit free just now."""
 
 
+class Unanswered(EngineClosed):
+    """Nobody has said anything in time: it tells less than what was said before."""
+
+
 class Session:
     """A connected client. Made by `Session.open`, ended by `close` or by the engine."""
 
@@ -139,8 +143,9 @@ class Session:
             raise EngineClosed(f"the engine at {self.path} is shutting down")
         if failure is not None:
             raise again(failure)
-        doing = "is still loading its models" if self._greeted else "does not answer"
-        raise EngineClosed(f"the engine at {self.path} {doing}")
+        if not self._greeted:
+            raise Unanswered(f"the engine at {self.path} does not answer")
+        raise EngineClosed(f"the engine at {self.path} is still loading its models")
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
