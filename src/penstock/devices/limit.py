@@ -25,7 +25,7 @@ from typing import Any
 MEMORY = "PENSTOCK_GPU_MEMORY"  # a process's share of its card in bytes; "": no limit
 BUFFERS = "PENSTOCK_GPU_BUFFERS"  # of that, what a worker may gather batches into; "": any
 SQUEEZED = "PENSTOCK_GPU_SQUEEZED"  # how often workers in this place ran out of it as they loaded
-SQUEEZES = 2  # so often another begins with less
+SQUEEZES = 2  # so often another begins in its place
 CLAIM = "PENSTOCK_GPU_CLAIM"  # descriptor:path of the promise that the process was started with
 OVERHEAD = 700 << 20  # what TensorFlow takes beside its limit: CUDA's context, cuDNN, cuBLAS
 

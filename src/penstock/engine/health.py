@@ -159,7 +159,7 @@ class Health:
                 core.fail(job, Kind.NO_WORKERS, self.hopeless)
 
     def _squeeze(self, worker: Worker) -> bool:
-        """Whether another is to begin with fewer rows in its place."""
+        """Whether another is to begin in its place at once, as it ran out of a card's memory."""
         kind, _ = worker.load_error or (None, "")
         if kind != Kind.DEVICE_MEMORY or not worker.on_gpu or worker.squeezed >= SQUEEZES:
             return False
