@@ -97,6 +97,34 @@ def test_the_size_of_groups_does_not_change_with_every_measurement() -> None:
     assert set(sizes[50:]) == {256}
 
 
+def test_groups_that_have_become_too_small_are_given_up_after_a_while() -> None:
+    """Taken while few rows were about, of groups of 128 each row costs an H200 13 % more than of
+    256: too much to choose them, too little to give them up at once."""
+    takes = {1: 0.88, 16: 1.1, 32: 1.75, 64: 2.64, 128: 4.53, 256: 8.03, 512: 15.94, 1_024: 30.24}
+    times = {rows: int(each * MS) for rows, each in takes.items()}
+    bench, lane = Bench(hands=4), lane_of(times, 1_024, ladder=tuple(times))
+    bench.teach(lane, 2 * MS)
+    lane.on(0).estimates.overlap = True
+    lane.on(0).gather = 10.0 * US
+
+    def most() -> int:
+        return groups.most(lane, lane.on(0), bench.workers[0], bench.workers, bench.now)
+
+    for caller in range(256):
+        bench.add(lane, fairness=caller)
+    sizes = [most()]
+    assert sizes == [128]
+    for caller in range(256, 1_024):
+        bench.add(lane, fairness=caller)
+    for _ in range(300):
+        interval = times[sizes[-1]]
+        bench.now += interval
+        lane.observe(0, sizes[-1], interval, bench.now)
+        sizes.append(most())
+    assert sizes[1:20] == [128] * 19
+    assert set(sizes[100:]) == {256}
+
+
 def test_groups_are_reckoned_anew_when_something_else_is_known() -> None:
     bench, lane = Bench(hands=4), lane_of(GROWS, 256, ladder=LADDER)
     bench.teach(lane, 3 * MS)

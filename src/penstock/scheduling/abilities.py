@@ -10,8 +10,12 @@ As long as nothing is known of a worker it is taken to be `like` the one that wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.scheduling.estimates import Estimates
+
+if TYPE_CHECKING:
+    from penstock.scheduling.groups import Group
 
 LEAD = 100_000  # nanoseconds that a message takes to reach a worker, and a little
 
@@ -26,7 +30,7 @@ class Ability:
         self.ladder = tuple(ladder)
         self.estimates = Estimates()
         self.gather = 0.0  # nanoseconds a row, with scatter, where a device runs others meanwhile
-        self.group: tuple[tuple[int, ...], int] | None = None  # what `groups` found, and of what
+        self.group: Group | None = None  # what `groups` found
         self.like: Ability | None = None
 
     def told(
