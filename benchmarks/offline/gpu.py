@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ def main() -> int:
     if arguments.rehearse:
         console.print(rehearsal.SAID)
     scale = _REHEARSAL if arguments.rehearse else _QUICK if arguments.quick else _FULL
+    scale = replace(scale, sizes=arguments.sizes or scale.sizes)
     results: dict[str, Any] = {"machine": facts, "limit": [], "jobs": [], "failures": {}}
     results["kind"] = "rehearsal" if arguments.rehearse else "gpu"
     place = Place(arguments.work, arguments.rehearse)
@@ -97,6 +98,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--max-batch", type=int, default=0, help="Penstock's largest batch (0: what it finds best)"
     )
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        help="limit: batch sizes, with commas between (default: 256,512,1024)",
+    )
     parser.add_argument("--work", type=Path, help="kept for the next command (default: a new one)")
     parser.add_argument("--out", type=Path, default=rehearsal.RESULTS / "offline-gpu")
     arguments = parser.parse_args()
@@ -107,6 +113,10 @@ def _arguments() -> argparse.Namespace:
     once = arguments.quick or arguments.rehearse
     arguments.rounds = arguments.rounds or (1 if once else 2)
     return arguments
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
 
 
 class Run:

@@ -22,7 +22,7 @@ def rate(plan: Plan, place: Place, tell: Tell) -> None:
         # No loss scale, and nothing to be looked at in every step.
         BFLOAT: _way(plan, "penstock", precision="mixed_bfloat16", options=chosen),
     }
-    _take(plan, place, ways, plan.steps, tell)
+    _take(plan, place, ways, plan.steps, tell, plan.trace)
 
 
 def remat(plan: Plan, place: Place, tell: Tell) -> None:
@@ -58,9 +58,11 @@ def large(plan: Plan, place: Place, tell: Tell) -> None:
 PARTS = {"rate": rate, "remat": remat, "large": large}
 
 
-def _take(plan: Plan, place: Place, ways: dict[str, Way], steps: int, tell: Tell) -> None:
-    wanted = _wanted(plan, ways)
-    take_turns(wanted, place, tell, rounds=plan.rounds, steps=steps, within=plan.within)
+def _take(
+    plan: Plan, place: Place, ways: dict[str, Way], steps: int, tell: Tell, trace: str = ""
+) -> None:
+    wanted, rounds = _wanted(plan, ways), plan.rounds
+    take_turns(wanted, place, tell, rounds=rounds, steps=steps, within=plan.within, trace=trace)
 
 
 def _wanted(plan: Plan, ways: dict[str, Way]) -> dict[str, Way]:

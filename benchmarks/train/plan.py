@@ -31,6 +31,7 @@ class Plan:
     large_steps: int = _figure(2, "large: steps of a turn")
 
     within: float = _figure(150.0, "seconds for a way to load, and to warm up")
+    trace: str = _figure("", "rate: a folder for profiles of each way, made after the turns")
     ways: str = _figure("", "only ways that are called so; words with commas between")
 
 

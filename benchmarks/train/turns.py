@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.core.processes import ROOT, Child, ChildFailed, Workspace, children
@@ -17,6 +18,7 @@ from benchmarks.train.way import Way
 
 _TURN_WITHIN = 120.0
 _END_WITHIN = 60.0
+_TRACED = 6  # steps
 
 
 class Place(Workspace):
@@ -77,9 +79,19 @@ Tell = Callable[[Outcome, str], None]  # what became of a way so far, and the ne
 
 
 def take_turns(
-    ways: dict[str, Way], place: Place, tell: Tell, *, rounds: int, steps: int, within: float
+    ways: dict[str, Way],
+    place: Place,
+    tell: Tell,
+    *,
+    rounds: int,
+    steps: int,
+    within: float,
+    trace: str = "",
 ) -> None:
-    """All ways are made warm, and then run one after the other, in every round."""
+    """All ways are made warm, and then run one after the other, in every round.
+
+    `trace`: a folder, for a profile of a few steps of each way in the end.
+    """
     outcomes = [Outcome(title, way) for title, way in ways.items()]
     commands = [["benchmarks.train.way", way.told()] for way in ways.values()]
     with children(commands, place) as started:
@@ -97,6 +109,11 @@ def take_turns(
                     _hear(outcome, child, time.monotonic() + _TURN_WITHIN)
                     rate = f"{outcome.turns[-1]:,.0f}" if outcome.turns else "no"
                     tell(outcome, f"turn {number + 1}: {rate} images/s")
+        for number, (outcome, child) in enumerate(pairs):
+            if trace and outcome.error is None:
+                child.say({"steps": _TRACED, "trace": str(Path(trace, str(number)).resolve())})
+                _hear(outcome, child, time.monotonic() + _TURN_WITHIN)
+                tell(outcome, f"a profile of {_TRACED} steps was written")
         for outcome in _end(pairs):
             tell(outcome, "ended")
 
@@ -124,6 +141,8 @@ def _hear(outcome: Outcome, child: Child, deadline: float) -> None:
         outcome.loaded_s = message["loaded"]
     elif "ready" in message:
         outcome.ready_s = message["ready"]
+    elif "traced" in message:
+        pass  # slower than a turn, for being looked at
     elif "seconds" in message:
         outcome.turns.append(message["images"] / message["seconds"])
     else:

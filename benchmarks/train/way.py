@@ -4,8 +4,9 @@
 
 It speaks JSON lines. Out, when model and data are made: {"loaded": …}. In: {"go": true}; out, after
 the warm-up: {"ready": …}. In, any number of times: {"steps": n}; out: {"seconds": …, "images": …}.
-At the end of its input it stops training; out: {"ended": …}, with its peak of memory and what was
-chosen. Where it fails: {"error": …}.
+With {"steps": n, "trace": folder} TensorFlow writes a profile of those steps there. At the end of
+its input it stops training; out: {"ended": …}, with its peak of memory and what was chosen. Where
+it fails: {"error": …}.
 
 "plain" is `Model.fit`, "penstock" is `penstock.train.fit`. Both run one `fit` from beginning to
 end, with a callback that waits between turns; before and after a turn it looks at the loss, which
@@ -82,6 +83,8 @@ def _train(way: Way) -> dict[str, Any]:
 
 
 def _turns(keras: Any, way: Way, began: float) -> Any:
+    import tensorflow as tf
+
     class Turns(keras.callbacks.Callback):  # type: ignore[misc]
         """Goes on when it is told to."""
 
@@ -90,6 +93,7 @@ def _turns(keras: Any, way: Way, began: float) -> Any:
             self.left = way.warm_up
             self.steps = 0
             self.since = 0.0
+            self.traces = False
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.left -= 1
@@ -98,7 +102,11 @@ def _turns(keras: Any, way: Way, began: float) -> Any:
             loss = float(logs["loss"])  # waits for the device
             if self.steps:
                 seconds = time.perf_counter() - self.since
-                say({"seconds": seconds, "images": self.steps * way.batch, "loss": loss})
+                if self.traces:
+                    tf.profiler.experimental.stop()
+                    say({"traced": seconds})
+                else:
+                    say({"seconds": seconds, "images": self.steps * way.batch, "loss": loss})
             else:
                 say({"ready": round(time.monotonic() - began, 1), "loss": loss})
             line = sys.stdin.readline()
@@ -106,7 +114,11 @@ def _turns(keras: Any, way: Way, began: float) -> Any:
                 self.left = 1 << 60
                 self.model.stop_training = True
                 return
-            self.steps = self.left = json.loads(line)["steps"]
+            asked = json.loads(line)
+            self.traces = "trace" in asked
+            if self.traces:
+                tf.profiler.experimental.start(asked["trace"])
+            self.steps = self.left = asked["steps"]
             self.since = time.perf_counter()
 
     return Turns()
