@@ -1,6 +1,6 @@
 """The run itself.
 
-sweep     each peer at each of its settings, briefly, and those with the most rows a second once
+sweep     each system at each of its settings, briefly, and those with the most rows a second once
           more; the best is kept, once for rows a second and once for the latency of one request
 rounds    all systems in turn, at their best settings, several times: the machine is noisy, and
           only figures taken side by side can be compared
@@ -23,7 +23,7 @@ from benchmarks.core.memory import held_by
 from benchmarks.core.plan import JUDGED_TOTAL, LATENCY, THROUGHPUT, TOTALS, Plan
 from benchmarks.core.processes import ChildFailed, Workspace
 from benchmarks.core.systems.interface import Load, Settings, System
-from benchmarks.core.systems.roster import DRIVER_LIMIT, PEERS, PENSTOCK
+from benchmarks.core.systems.roster import DRIVER_LIMIT, PENSTOCK, SYSTEMS
 
 Announce = Callable[[str], None]
 
@@ -138,18 +138,18 @@ class Campaign:
     def steps(self) -> int:
         """How many steps `run` will announce."""
         plan = self._plan
-        trials = sum(len(peer.sweep(plan.quick)) + self._finalists(peer) for peer in PEERS)
+        trials = sum(len(each.sweep(plan.quick)) + self._finalists(each) for each in SYSTEMS)
         return (
             trials
-            + plan.rounds * (1 + len(PEERS))
+            + plan.rounds * len(SYSTEMS)
             + 1
             + (plan.scale_rounds * len(plan.scale_clients))
             + 1
         )
 
     def run(self) -> Findings:
-        for peer in PEERS:
-            self.findings.sweeps[peer.name] = self._sweep(peer)
+        for system in SYSTEMS:
+            self.findings.sweeps[system.name] = self._sweep(system)
         self._compare()
         self._measure_driver()
         self._measure_scale()
@@ -181,21 +181,17 @@ class Campaign:
             trial.failure = self._note(failure)
 
     def _compare(self) -> None:
-        systems = [PENSTOCK, *PEERS]
-        for system in systems:
+        for system in SYSTEMS:
             best_rows, best_latency = self._best_settings(system)
             self.findings.figures[system.name] = Figures(system.title, best_rows, best_latency)
         for turn in range(self._plan.rounds):
-            for place in range(len(systems)):
-                system = systems[(turn + place) % len(systems)]
+            for place in range(len(SYSTEMS)):
+                system = SYSTEMS[(turn + place) % len(SYSTEMS)]
                 self._announce(f"Round {turn + 1}: {system.title}")
                 self._measure_both(system, self.findings.figures[system.name])
 
     def _best_settings(self, system: System) -> tuple[Settings, Settings]:
-        trials = self.findings.sweeps.get(system.name)
-        if trials is None:
-            fixed = system.sweep(self._plan.quick)[0]
-            return fixed, fixed
+        trials = self.findings.sweeps[system.name]
         best_rows = max(trials, key=Trial.best_rows_per_s)
         best_latency = min(trials, key=Trial.best_p50_us)
         return best_rows.settings, best_latency.settings
@@ -223,13 +219,12 @@ class Campaign:
 
     def _measure_scale(self) -> None:
         scale = self.findings.scale
-        settings = PENSTOCK.sweep(self._plan.quick)[0]
         for turn in range(self._plan.scale_rounds):
             for crowd in self._plan.scale_crowds():
                 self._announce(f"Scale, round {turn + 1}: {crowd.clients} clients")
                 try:
                     with (
-                        PENSTOCK.serve(settings, self._workspace) as endpoint,
+                        PENSTOCK.serve(PENSTOCK.usual, self._workspace) as endpoint,
                         load.crowd(PENSTOCK, endpoint, crowd, self._workspace) as clients,
                     ):
                         for total in TOTALS:
@@ -243,9 +238,8 @@ class Campaign:
         plan = self._plan
         self._announce(f"Memory with {plan.memory_clients} clients")
         crowd = Load(plan.memory_clients, 1)
-        settings = PENSTOCK.sweep(plan.quick)[0]
         try:
-            with PENSTOCK.serve_process(settings, self._workspace) as (endpoint, pid):
+            with PENSTOCK.serve_process(PENSTOCK.usual, self._workspace) as (endpoint, pid):
                 self._measure(PENSTOCK, endpoint, LATENCY, plan.memory)
                 before = held_by(pid)
                 with load.crowd(PENSTOCK, endpoint, crowd, self._workspace) as clients:

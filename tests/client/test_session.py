@@ -73,3 +73,27 @@ def test_what_was_gathered_leaves_though_nobody_waits(monkeypatch: pytest.Monkey
         answer = client.submit(np.ones(1))
         until(answer.done)
         assert answer.result().tolist() == [2]
+
+
+def test_callers_who_always_wait_in_time_need_no_short_timer_and_are_not_forgotten() -> None:
+    with penstock.Engine(model("doubled")) as engine, penstock.connect(engine.address) as client:
+        client.predict(np.ones(1))
+        session = client._session()
+
+        def gathered() -> penstock.client.answer.Answer:
+            session._likely = 8
+            return client.submit(np.ones(1))
+
+        def trusted() -> bool:
+            assert gathered().result().tolist() == [2]
+            return session.reader._prompt >= 32
+
+        until(trusted)
+        answer = gathered()
+        assert not session.reader._send_timer._running
+        until(answer.done)  # nobody waits for it: the longer timer sees to that
+        assert answer.result().tolist() == [2]
+        assert session.reader._prompt == 0
+        answer = gathered()
+        assert session.reader._send_timer._running or answer.done()
+        answer.result()

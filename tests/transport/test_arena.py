@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -210,6 +212,21 @@ def test_segments_grow_with_their_number_but_not_without_bound() -> None:
     assert sizes == sorted(sizes)
     assert sizes[-1] > 32 << 20
     assert max(sizes) <= 64 << 20
+
+
+@pytest.mark.parametrize("size", [150_528, 600_000, 1 << 20])
+def test_a_few_requests_at_a_time_lie_next_to_each_other(size: int) -> None:
+    arena, outside = _arena(64 << 20)
+    slots = [arena.lease(size) for _ in range(8)]
+    assert len(outside.segments) == 1
+    places = [slot.place for slot in slots if slot]
+    assert {later - earlier for earlier, later in itertools.pairwise(places)} == {size_class(size)}
+
+
+def test_slots_that_are_large_are_made_one_by_one() -> None:
+    arena, outside = _arena(64 << 20)
+    assert arena.lease(3 << 20)
+    assert list(outside.segments.values()) == [3 << 20]
 
 
 def test_a_slot_changes_hands_only_by_its_verbs() -> None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import count
+from typing import ClassVar
 
 from benchmarks.core.processes import Child, Workspace, children
 from benchmarks.core.systems.interface import Load, Settings
@@ -21,13 +22,14 @@ _serial = count()
 
 
 class PenstockEngine:
-    """Penstock with fixed settings: it gets no sweep."""
+    """Penstock: a sweep over the largest batch, and one setting for what is not compared."""
 
     name = "penstock"
     title = "Penstock"
+    usual: ClassVar[Settings] = {"max_batch": 32}
 
     def sweep(self, quick: bool) -> list[Settings]:
-        return [{"max_batch": 32}]
+        return [{"max_batch": rows} for rows in ((16, 32) if quick else (8, 16, 32, 64))]
 
     @contextlib.contextmanager
     def serve(self, settings: Settings, workspace: Workspace) -> Iterator[str]:

@@ -7,4 +7,5 @@ from benchmarks.core.systems.penstock_engine import PenstockEngine
 
 PENSTOCK = PenstockEngine()
 PEERS: list[System] = [MpQueue(), MOSEC, LITSERVE]
+SYSTEMS: list[System] = [PENSTOCK, *PEERS]
 DRIVER_LIMIT: System = BARE

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import select
 import threading
 import time
@@ -34,6 +33,7 @@ from penstock.client.waiting import LOOK_UP
 from penstock.client.whole import INTERRUPTED
 from penstock.errors import EngineClosed, PenstockError
 from penstock.transport.channel import Closed, Oversized
+from penstock.transport.vigil import Vigil
 from penstock.transport.wire import Malformed
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 
 _GRACE = 5_000_000  # nanoseconds
 _GATHER = 500_000
+_PROMPT = 32  # times in a row
 _AWAKE = 250_000
-_MOST_SLEEPS = 127
 _AT_ONCE = 64
 _LOOK_UP = int(LOOK_UP * 1e9)
 _READ = select.POLLIN
 _READ_WRITE = select.POLLIN | select.POLLOUT
 _BROKEN = (Closed, Malformed, Oversized)
+_NO_VIGIL = Vigil(0)
 
 Polls = tuple[select.poll, select.poll]  # without and with room to write in the connection
 
@@ -70,8 +71,8 @@ class Reader:
         self._torn = False  # whether an interrupt of the leader leaves something half done just now
         self._waiting: set[Answer] = set()
         self._parked = False
-        self._sleeps = 0  # how often to sleep at once before staying awake is tried again
-        self._vain = 0
+        self._vigil = Vigil(_AWAKE)  # the leader's
+        self._prompt = 0  # how often in a row callers waited before gathered requests had to leave
         self._turns = itertools.count()
         self.thread = threading.Thread(target=self._run, name="penstock-reader", daemon=True)
         with contextlib.ExitStack() as made:  # closes what there is when this is interrupted
@@ -103,7 +104,7 @@ class Reader:
             if self._charge.acquire(blocking=False):
                 leads = self._torn = True
                 self._timer.stop()
-                self._send_timer.stop()
+                self._prompt += self._send_timer.stop()
                 session.send_outbox()
                 self._lead(answer, timeout)
         except PenstockError:
@@ -138,8 +139,11 @@ class Reader:
 
     def sent(self, gathered: bool) -> None:
         """A request was made: its answer must be read soon, by whomever, and it must be sent soon
-        if it was only `gathered`."""
-        if gathered:
+        if it was only `gathered`.
+
+        Where callers have always come to wait in time, as in a loop, the longer timer is enough.
+        """
+        if gathered and (self._prompt < _PROMPT or not self._parked):
             self._send_timer.set()
         elif self._parked:
             self._timer.set()
@@ -165,33 +169,13 @@ class Reader:
                     return
                 left = remaining if left is None else min(left, remaining)
             self._torn = False
-            self._stay_awake()
-            self._wait(self._leader_polls, left, self._leader_bell)
+            self._wait(self._leader_polls, left, self._leader_bell, self._vigil)
             self._torn = True
             try:
                 self._take(1)
             except _BROKEN as error:
                 if session.closed is None:
                     session.closed = self._reason(error)  # the thread sees to the rest
-
-    def _stay_awake(self) -> None:
-        """Look for the answer for a moment before going to sleep, if that has helped lately.
-
-        Waking a sleeping core costs more than most of the way of a request. Others that want the
-        core get it.
-        """
-        if self._sleeps:
-            self._sleeps -= 1
-            return
-        until = time.monotonic_ns() + _AWAKE
-        look = self._leader_polls[0].poll
-        while not look(0):
-            if time.monotonic_ns() > until:
-                self._vain = min(2 * self._vain + 1, _MOST_SLEEPS)
-                self._sleeps = self._vain
-                return
-            os.sched_yield()
-        self._vain = 0
 
     # ── the thread ─────────────────────────────────────────────────────────────────────────────
 
@@ -242,10 +226,17 @@ class Reader:
         self._thread_bell.clear()
         if self._charge.acquire(blocking=False):
             self._parked = False
+        self._send_unawaited()  # after that: `sent` looks whether the thread is parked, then leaves
 
     def _send_late(self, ready: list[int]) -> None:
         if self._send_timer.fileno() in ready:
             self._send_timer.clear()
+            self._send_unawaited()
+
+    def _send_unawaited(self) -> None:
+        """Nobody has come to wait for the requests that are still gathered."""
+        if self._session.gathered:
+            self._prompt = 0
             self._session.send_outbox()
 
     def _until_deadline(self) -> int | None:
@@ -255,10 +246,13 @@ class Reader:
             return _LOOK_UP if left is None else min(left, _LOOK_UP)
         return left
 
-    def _wait(self, polls: Polls, nanoseconds: int | None, bell: Bell) -> None:
+    def _wait(
+        self, polls: Polls, nanoseconds: int | None, bell: Bell, vigil: Vigil = _NO_VIGIL
+    ) -> None:
         """Wait for the connection, the bell, or a deadline."""
-        poll = polls[self._channel.wants_write]
-        for descriptor, _ in poll.poll(None if nanoseconds is None else nanoseconds / 1e6):
+        poll = polls[self._channel.wants_write].poll
+        most = None if nanoseconds is None else nanoseconds / 1e6
+        for descriptor, _ in vigil.keep(poll, nanoseconds) or poll(most):
             if descriptor == bell.fileno():
                 bell.clear()
             elif descriptor == self._send_timer.fileno():

@@ -7,7 +7,7 @@ connection ends, every open call fails with `EngineClosed` and the segments are 
 
 Requests that are made while others are on their way, or after several answers came together, are
 gathered and sent together: when the caller waits for an answer, when there are enough of them, or
-after half a millisecond.
+after half a millisecond (five, where callers have always waited before that).
 
 One lock guards everything that both sides touch. Whoever waits for a slot, a credit or the engine's
 state is told of each change. It is never held while rows are copied or answers are resolved.
@@ -158,6 +158,11 @@ class Session:
         """The engine's last word; the lock is held."""
         self.usable = False
         self.closed = NotAdmitted(f"the engine ended the connection: {reason}")
+
+    @property
+    def gathered(self) -> int:
+        """Requests that were made and not sent yet."""
+        return self._outbox.requests
 
     @property
     def busy(self) -> bool:

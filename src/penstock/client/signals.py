@@ -95,14 +95,15 @@ class Timer(_Signal):
                 self._settime(self._fd, 0, self._spec, None)
                 self._running = True
 
-    def stop(self) -> None:
-        """It is not needed now."""
+    def stop(self) -> bool:
+        """It is not needed now. Returns whether it was running."""
         if not self._running:
-            return
+            return False
         with self._lock:
             if self._fd >= 0:
                 self._running = False
                 self._settime(self._fd, 0, self._never, None)
+        return True
 
     def clear(self) -> None:
         """It was noticed."""

@@ -12,8 +12,9 @@ way is long, rounds are about equally long with groups of many sizes; then what 
 for them, *k T(n)*, decides: whoever comes besides finds it free.
 
 *h* is not known well. Where a few times *h* would make rounds longer, the smallest among sizes that
-are nearly as good is taken. Then it is kept for a while although it is a little worse: measurements come
-in bunches, and whenever groups change, some batches are neither of the one size nor of the other.
+are nearly as good is taken. Then it is kept for a while although it is a little worse: measurements
+come in bunches, and whenever groups change, some batches are neither of the one size nor of the
+other.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from typing import Generic, TypeVar
 
 SMALLEST = 512
 _SEGMENT_BYTES = 1 << 20
+_FEW = 8  # slots, unless one alone is larger than that: requests that lie side by side cost less
 _MOST_SEGMENT_BYTES = 64 << 20
 
 Memory = TypeVar("Memory")
@@ -152,7 +153,8 @@ class Arena(Generic[Memory]):
 
     def _grow(self, slot_size: int) -> list[tuple[int, Slot[Memory]]]:
         same = sum(len(b.slots) for b in self._blocks.values() if b.slot_size == slot_size)
-        wanted = max(_SEGMENT_BYTES // slot_size, same, 1)
+        fewest = _FEW if slot_size <= _SEGMENT_BYTES else 1
+        wanted = max(_SEGMENT_BYTES // slot_size, same, fewest)
         wanted = min(wanted, max(_MOST_SEGMENT_BYTES // slot_size, 1))
         if self.held + wanted * slot_size > self.limit:
             self._give_back(wanted * slot_size, slot_size)

@@ -37,6 +37,7 @@ from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.tensors import plan_of
+from penstock.transport.vigil import Vigil
 from penstock.worker.device import CpuDevice, Device, RunLayout
 from penstock.worker.hand import Hand
 from penstock.worker.memory import MappedSegments
@@ -45,6 +46,7 @@ from penstock.worker.warmup import Ready, WarmUp
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 1.0
+_AWAKE = 200_000  # nanoseconds
 _SWITCH = 0.0005  # seconds that a hand computes in Python while another one wants to
 
 
@@ -73,6 +75,7 @@ class Worker:
         self._memory = MappedSegments() if memory is None else memory
         self._devices = devices or [CpuDevice(self._memory)]
         several = len(self._devices) > 1
+        self._vigil = Vigil(0 if several else _AWAKE)  # other hands need Python meanwhile
         self._alone = [
             None if not several or concurrent(model.runnable) else threading.Lock()
             for model in models
@@ -174,7 +177,7 @@ class Worker:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         while True:
-            for ready, _ in self._poll.poll():
+            for ready, _ in self._vigil.keep(self._poll.poll) or self._poll.poll():
                 if ready == self._warm_up.fileno():
                     for message in self._warm_up.news():
                         self.send(message)
