@@ -169,6 +169,24 @@ def test_twice_it_does_not_wait(start):
     gone(*pids)
 
 
+def test_another_signal_that_somebody_handles_ends_nothing(
+    start, monkeypatch, tmp_path_factory: pytest.TempPathFactory
+):
+    """As a profiler's timer does, which was set up for every Python process of a machine."""
+    site = tmp_path_factory.mktemp("site")
+    handled = site / "handled"
+    (site / "sitecustomize.py").write_text(
+        "import pathlib, signal\n"
+        f"signal.signal(signal.SIGUSR1, lambda *_: pathlib.Path({str(handled)!r}).touch())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    engine = start(workers=1)
+    _signal(engine, signal.SIGUSR1)
+    eventually(handled.exists)
+    x = row(Verb.ANSWER)[None]
+    assert engine.predict(x, deadline=5)[0, 0] == answer_to(x)[0]
+
+
 @pytest.mark.parametrize(
     ("verb", "argument"), [(Verb.SLEEP, FOREVER * 1000), (Verb.HOLD_GIL, 60_000)]
 )

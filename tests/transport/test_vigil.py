@@ -27,11 +27,35 @@ class Looks:
         return [self.count] if self.count in self.seeing else []
 
 
+class Clock:
+    """Goes on by a microsecond with each reading, and by `away` while others have the core."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.away = 1000
+
+    def monotonic_ns(self) -> int:
+        self.now += 1000
+        return self.now
+
+    def sched_yield(self) -> None:
+        self.now += self.away
+
+
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("penstock.transport.vigil.time", clock)
+    monkeypatch.setattr(os, "sched_yield", clock.sched_yield)
+    return clock
+
+
+@pytest.mark.usefixtures("clock")
 def test_what_comes_while_one_looks_is_seen() -> None:
     looks = Looks(1, 50)
     vigil = Vigil(LONG)
@@ -39,6 +63,7 @@ def test_what_comes_while_one_looks_is_seen() -> None:
     assert vigil.keep(looks) == [50]
 
 
+@pytest.mark.usefixtures("clock")
 def test_after_staying_awake_in_vain_one_sleeps_at_once_ever_more_often() -> None:
     looks = Looks()
     vigil = Vigil(1)
@@ -61,6 +86,7 @@ def _sleeps_after_one_more_in_vain(vigil: Vigil) -> int:
     return next(n for n in itertools.count() if vigil.keep(looks) or looks.count > seen)
 
 
+@pytest.mark.usefixtures("clock")
 def test_each_time_in_time_takes_back_one_in_vain() -> None:
     vigil = Vigil(1)
     assert _sleeps_after_one_more_in_vain(vigil) == 1
@@ -71,6 +97,7 @@ def test_each_time_in_time_takes_back_one_in_vain() -> None:
     assert _sleeps_after_one_more_in_vain(vigil) == 1
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_limit_that_comes_first_is_no_reason_to_sleep_the_next_time() -> None:
     vigil = Vigil(LONG)
     for _ in range(3):
@@ -79,8 +106,34 @@ def test_a_limit_that_comes_first_is_no_reason_to_sleep_the_next_time() -> None:
         assert looks.count
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_limit_that_comes_later_does_not_keep_anybody_awake() -> None:
     assert Vigil(1000).keep(Looks(), LONG) == []
+
+
+def _tries(vigil: Vigil, times: int) -> int:
+    """How often it looks at all when so many are to keep it, and see what comes at once."""
+    looks = Looks(*range(1, times + 1))
+    for _ in range(times):
+        vigil.keep(looks)
+    return looks.count
+
+
+def test_who_gets_the_core_back_late_sleeps_for_long_though_something_came(clock: Clock) -> None:
+    vigil = Vigil(500_000)
+    clock.away = 2_000_000  # somebody computes
+    assert vigil.keep(Looks(2)) == [2], "what was seen is not lost"
+    clock.away = 1000
+    assert _tries(vigil, 127) == 0
+    assert _tries(vigil, 10) == 10
+
+
+def test_who_gets_the_core_back_soon_stays_awake(clock: Clock) -> None:
+    vigil = Vigil(500_000)
+    clock.away = 400_000  # somebody did a little, and is about to send
+    for _ in range(10):
+        assert vigil.keep(Looks(3)) == [3]
+    assert _tries(vigil, 10) == 10
 
 
 @pytest.mark.parametrize("cores", [{0}, {5}])

@@ -16,7 +16,7 @@ from penstock.transport.vigil import Vigil
 Handler = Callable[[int], None]
 READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 _SHORT = 0.02
-_AWAKE = 200_000  # nanoseconds
+_AWAKE = 500_000  # nanoseconds
 
 
 class Poller:

@@ -39,6 +39,7 @@ _MESSAGES_AT_ONCE = 64
 _FLUSH_LIMIT = 1.0
 _EXIT_LIMIT = 3.0
 _STATES = ("loading", "ready", "failed", "closing")
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("penstock.engine")
 
@@ -189,12 +190,12 @@ class Server:
         for end in self._signal_sockets:
             end.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING:
             signal.signal(number, lambda *_: None)
         self._poller.add(reader.fileno(), lambda _: self._signalled(reader))
 
     def _signalled(self, reader: socket.socket) -> None:
-        for _ in reader.recv(64):
+        for _ in filter(_ENDING.__contains__, reader.recv(64)):  # a byte a signal: its number
             again = self._core.drain_until is not None
             self._core.close(time.monotonic_ns(), 0.0 if again else self._config.drain_timeout)
 

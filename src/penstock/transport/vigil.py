@@ -7,8 +7,11 @@ between two looks.
 
 Staying awake in vain takes a core's time from whoever could use it. So after the first time one
 goes to sleep at once, then three times, and so on up to `_MOST_SLEEPS`; each time that something
-came soon takes back one that was in vain. Thus whoever is seldom lucky mostly sleeps. Where there
-is only one core, whoever is to send something cannot do so meanwhile, and nobody stays awake.
+came soon takes back one that was in vain. Thus whoever is seldom lucky mostly sleeps. Whoever gets
+the core back only after `_COMPUTED` has given it to somebody who computes, not to somebody who was
+about to send: the kernel would have woken a sleeper earlier, and the other was slowed down for
+nothing. Then there is no trying for the longest time. Where there is only one core, whoever is to
+send something cannot do so meanwhile, and nobody stays awake.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _MOST_SLEEPS = 127
+_COMPUTED = 1_000_000  # nanoseconds
 
 Seen = TypeVar("Seen")
 
@@ -36,16 +40,19 @@ class Vigil:
         if self._sleeps or not self._length:
             self._sleeps -= self._sleeps > 0
             return []
-        now = time.monotonic_ns()
-        vain = now + self._length
-        until = vain if most is None or most > self._length else now + most
-        while not (seen := look(0)):
-            now = time.monotonic_ns()
-            if now >= until:
-                if now >= vain:
-                    self._vain = min(2 * self._vain + 1, _MOST_SLEEPS)
-                    self._sleeps = self._vain
-                return []
+        start = time.monotonic_ns()
+        end = start + (self._length if most is None else min(most, self._length))
+        while not (seen := look(0)) and time.monotonic_ns() < end:
             os.sched_yield()
-        self._vain //= 2
+        took = time.monotonic_ns() - start
+        if took >= _COMPUTED:
+            self._vain = _MOST_SLEEPS
+        elif seen:
+            self._vain //= 2
+            return seen
+        elif took >= self._length:
+            self._vain = min(2 * self._vain + 1, _MOST_SLEEPS)
+        else:  # there was less time than it takes to tell
+            return seen
+        self._sleeps = self._vain
         return seen

@@ -46,7 +46,7 @@ from penstock.worker.warmup import Ready, WarmUp
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 1.0
-_AWAKE = 200_000  # nanoseconds
+_AWAKE = 500_000  # nanoseconds
 _SWITCH = 0.0005  # seconds that a hand computes in Python while another one wants to
 
 
