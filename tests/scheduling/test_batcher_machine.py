@@ -7,6 +7,7 @@ At the end nothing more comes, and only what the batcher asks for happens: every
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 
 from hypothesis import settings
@@ -49,7 +50,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.broken = False
         self.lines: dict[tuple[Lane, int, int], list[Job]] = {}
         self.passed: dict[tuple[Lane, int, int], Counter[int]] = {}
-        self.suspects: dict[Job, set[Job]] = {}  # with those who were there before them
+        self.suspects: dict[Job, set[int]] = {}  # with the numbers of those who were before them
         self.durations: dict[int, deque[int]] = {}  # of the batches that each worker has
         self.idling: dict[Lane, int] = {}  # since when a worker idles while this lane waits
         self.kept: list[Job] = []  # so that no id is used twice
@@ -93,6 +94,15 @@ class BatcherMachine(RuleBasedStateMachine):
         self.passed.setdefault(key, Counter())
         self.kept.append(job)
         assert job.queued
+
+    def _forget_rejoined(self, leaving: list[Job]) -> None:
+        """First rows that were cut off, came back and were put back are part of the rest again."""
+        for line in self.lines.values():
+            for one, after in list(itertools.pairwise(line)):
+                if not one.queued and one.sequence == after.sequence and one not in leaving:
+                    again = [job for job in leaving if job.sequence == one.sequence] or [after]
+                    assert again[0].start == one.start, "rows of it were left out"
+                    line.remove(one)
 
     def _leaves(self, job: Job) -> None:
         assert not job.queued
@@ -203,6 +213,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert self._may_be_missed(job), "a job was missed that could be in time"
                 if job in self.kept:  # else it was cut off a moment ago
                     self._leaves(job)
+            self._forget_rejoined(decision.jobs if decision else [])
             if decision is None:
                 break
             self.broken = True  # until the decision has passed
@@ -269,7 +280,7 @@ class BatcherMachine(RuleBasedStateMachine):
                     deadline=job.deadline,
                 )
                 self.kept.append(single)
-                self.suspects[single] = {*self.queued, *self.running}
+                self.suspects[single] = {one.sequence for one in (*self.queued, *self.running)}
                 batcher.suspect(single)
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────
@@ -389,9 +400,9 @@ class BatcherMachine(RuleBasedStateMachine):
         """Whether it may wait for a worker that will do it in time."""
         return job.queued and job.deadline > 0 and len(self.workers) > 1
 
-    def _still(self, jobs: set[Job]) -> bool:
-        """Whether any of these waits, as far as the model knows."""
-        return not jobs.isdisjoint(self.queued)
+    def _still(self, numbers: set[int]) -> bool:
+        """Whether anything of these waits, as far as the model knows."""
+        return any(job.sequence in numbers for job in self.queued)
 
     def _passes(self, job: Job) -> None:
         """Whoever waits may be passed over by another caller, but only for so many rows."""
@@ -418,6 +429,9 @@ class BatcherMachine(RuleBasedStateMachine):
             if not lane.batched:
                 assert self.workers[0].inflight, "its worker idles"
                 continue
+            if self._in_time_when_free(lane):
+                self.idling.pop(lane, None)
+                continue
             since = self.idling.setdefault(lane, self.bench.now)
             reason = lane.returns.away > 0 or self._last_free_beside(lane) or self._slower(lane)
             assert reason, "a worker idles while there is work for it"
@@ -435,6 +449,22 @@ class BatcherMachine(RuleBasedStateMachine):
         busy = [worker for worker in self.workers if worker.inflight]
         more = any(worker.rows_of(lane) > lane.rows for worker in busy)
         return len(busy) == len(self.workers) - 1 and more
+
+    def _in_time_when_free(self, lane: Lane) -> bool:
+        """Whether busy workers will be in time for each, and one that is free would not for all."""
+        now = self.bench.now
+        waiting = [job for job in self.queued if job.lane is lane]
+        rows = min(sum(job.rows for job in waiting), lane.max_batch)
+        idle = [lane.on(worker.index) for worker in self.workers if not worker.inflight]
+        busy = [worker for worker in self.workers if worker.inflight and not worker.alone]
+        return all(
+            0 < job.deadline < now + max(ability.cost(rows) for ability in idle)
+            and any(
+                max(now, worker.free_at) + lane.on(worker.index).cost(job.rows) <= job.deadline
+                for worker in busy
+            )
+            for job in waiting
+        )
 
     def _slower(self, lane: Lane) -> bool:
         """Whether an idle worker takes longer for what waits than one that is busy."""

@@ -57,32 +57,66 @@ def test_callers_take_turns() -> None:
     assert order == ["1:0", "second", "third", "1:1"]
 
 
-def test_a_turn_has_a_quarter_of_a_batch() -> None:
+def test_a_turn_has_a_quarter_of_a_large_batch() -> None:
     """A few rows of one caller stay together: it is woken once for all of them."""
-    queue, lane = Queue(), small_lane(max_batch=16)
+    queue, lane = Queue(), small_lane(max_batch=64)
     for caller in (1, 2, 3):
         flood(queue, lane, caller)
     callers = [job.fairness for job in queue.take(lane)]
-    assert callers == [1] * 4 + [2] * 4 + [3] * 4 + [1] * 4
-    assert [job.fairness for job in queue.take(lane)] == [2] * 4 + [3] * 4 + [1] * 4 + [2] * 4
+    assert callers == [1] * 16 + [2] * 16 + [3] * 16 + [1] * 16
+    callers = [job.fairness for job in queue.take(lane)]
+    assert callers == [2] * 16 + [3] * 16 + [1] * 16 + [2] * 16
 
 
-@pytest.mark.parametrize("max_batch", [1, 2, 3])
-def test_in_small_batches_a_turn_has_one_row(max_batch: int) -> None:
+@pytest.mark.parametrize("max_batch", [1, 2, 3, 8, 16])
+def test_a_small_batch_is_of_one_caller_at_a_time(max_batch: int) -> None:
+    """A quarter of a small batch is not worth waking a process for."""
     queue, lane = Queue(), small_lane(max_batch)
     flood(queue, lane, 1)
     flood(queue, lane, 2)
     callers = [job.fairness for _ in range(6) for job in queue.take(lane)]
-    assert callers == [1, 2] * (3 * max_batch)
+    assert callers == ([1] * max_batch + [2] * max_batch) * 3
+
+
+def test_a_turn_in_a_batch_of_32_has_16_rows() -> None:
+    queue, lane = Queue(), small_lane(max_batch=32)
+    for caller in (1, 2, 3):
+        flood(queue, lane, caller)
+    callers = [job.fairness for _ in range(3) for job in queue.take(lane)]
+    assert callers == ([1] * 16 + [2] * 16 + [3] * 16) * 2
+
+
+def test_a_small_batch_has_room_for_all_who_wait() -> None:
+    """A turn that goes on for longer leaves nobody out where all have room."""
+    queue, lane = Queue(), small_lane(max_batch=8)
+    for number in range(5):
+        put(queue, lane, str(number), fairness=1)
+    put(queue, lane, "second", fairness=2)
+    put(queue, lane, "third", fairness=3)
+    assert rows_by_caller(queue.take(lane)) == {1: 5, 2: 1, 3: 1}
+
+
+@given(st.integers(1, 100), st.integers(2, 6), st.lists(st.integers(1, 100), max_size=40))
+def test_a_longer_turn_is_paid_back(max_batch: int, callers: int, rooms: list[int]) -> None:
+    """Nobody is ever further ahead than by a longer turn, and what newcomers leave to others."""
+    queue, lane = Queue(), small_lane(max_batch)
+    for caller in range(callers):
+        flood(queue, lane, caller, sum(rooms) + 1)
+    had: Counter[int] = Counter(dict.fromkeys(range(callers), 0))
+    for room in rooms:
+        had.update(rows_by_caller(queue.take(lane, min(room, max_batch))))
+        assert (
+            max(had.values()) - min(had.values()) <= lane.overdraft + (callers + 1) * lane.quantum
+        )
 
 
 def test_a_turn_goes_on_in_the_next_batch() -> None:
-    queue, lane = Queue(), small_lane(max_batch=16)
+    queue, lane = Queue(), small_lane(max_batch=64)
     flood(queue, lane, 1)
     flood(queue, lane, 2)
-    first = queue.take(lane, 6)
-    assert [job.fairness for job in first] == [1] * 4 + [2] * 2
-    assert [job.fairness for job in queue.take(lane, 4)] == [2] * 2 + [1] * 2
+    first = queue.take(lane, 20)
+    assert [job.fairness for job in first] == [1] * 16 + [2] * 4
+    assert [job.fairness for job in queue.take(lane, 20)] == [2] * 12 + [1] * 8
 
 
 def test_callers_get_as_many_rows_whatever_the_size_of_their_requests() -> None:
@@ -112,7 +146,7 @@ def test_whoever_was_given_too_much_waits_also_when_it_asks_late() -> None:
 
 
 def test_a_turn_that_nobody_used_is_not_saved_up() -> None:
-    queue, lane = Queue(), small_lane(max_batch=16)
+    queue, lane = Queue(), small_lane(max_batch=64)
     flood(queue, lane, 1)
     flood(queue, lane, 3)
     for _ in range(20):
@@ -187,7 +221,8 @@ def test_a_caller_that_had_nothing_waiting_goes_before_those_that_were_served() 
     queue, lane = Queue(), small_lane(max_batch=4)
     for caller in (1, 2, 3):
         flood(queue, lane, caller)
-    queue.take(lane)
+    for _ in range(3):
+        queue.take(lane)
     put(queue, lane, "new", fairness=9)
     assert owners(queue.take(lane))[0] == "new"
 
@@ -239,6 +274,21 @@ def test_a_stream_of_new_callers_does_not_put_off_those_who_wait() -> None:
         if caller % 4 == 3:
             served += rows_by_caller(queue.take(lane))[1]
     assert served >= 1_000 / 4 / 5
+
+
+@pytest.mark.parametrize("max_batch", [4, 8, 16, 32, 64])
+def test_new_callers_of_many_rows_put_off_nobody_for_long(max_batch: int) -> None:
+    """Room for four turns, however many rows each of them takes."""
+    queue, lane = Queue(), small_lane(max_batch)
+    flood(queue, lane, 1, 4_000)
+    served: list[int] = []
+    for caller in range(100, 300):
+        put(queue, lane, "new", max_batch, fairness=caller)
+        if rows_by_caller(queue.take(lane))[1]:
+            served.append(caller)
+    gaps = [after - before for before, after in itertools.pairwise(served)]
+    assert len(gaps) > 20
+    assert max(gaps) <= 5
 
 
 def test_callers_that_left_are_forgotten() -> None:

@@ -183,6 +183,23 @@ def test_it_is_not_waited_for_any_longer_when_it_may_hang() -> None:
     assert _of(bench.one()) == SLOW
 
 
+def test_it_is_waited_for_no_longer_than_the_free_one_would_have_taken() -> None:
+    """It has something that takes longer than expected, long before it is thought to hang."""
+    bench, lane = _unequal_speed(fast=3 * MS, slow=8 * MS)
+    other = lane_of({1: 15 * MS})
+    bench.measure(other, {1: 15 * MS})
+    bench.occupy(other, FAST)
+    bench.occupy(other, FAST)  # it has as many batches as it may have
+    bench.step(26 * MS)
+    bench.add(lane)
+    assert bench.step() == []  # 7 ms there, 8 here
+    assert bench.step(5 * MS) == []  # it should be done by now
+    enough = bench.workers[FAST].free_at + 8 * MS
+    assert bench.wakeup() == enough < bench.workers[FAST].late_at
+    bench.now = enough
+    assert _of(bench.one()) == SLOW
+
+
 def test_the_slow_one_gets_what_fills_it() -> None:
     bench, lane = _unequal_speed()
     for _ in range(48):

@@ -144,11 +144,22 @@ class Batcher:
 
     def next_batch(self, runners: Sequence[Runner], now: int) -> Decision | None:
         """The next batch that should leave now, or `None`. `runners`: those that are ready."""
-        self._patience.look = None
         if not runners:
             return None
+        while True:
+            missed = len(self._missed)
+            decision = self._next_batch(runners, now, missed)
+            if decision is not None or len(self._missed) == missed:
+                return decision
+
+    def _next_batch(self, runners: Sequence[Runner], now: int, missed: int) -> Decision | None:
+        """Or `None` when more than so many have been missed.
+
+        The others are to be looked at anew then: fewer rows may be best done elsewhere, and whom a
+        suspect waited for may be gone.
+        """
+        self._patience.look = None
         kept: list[Runner] = []  # for a suspect, or for a lane whose turn comes before
-        missed = len(self._missed)
         if self._suspects and self.queue.oldest() > self._suspects[0].ticket:
             freest = min(runners, key=lambda runner: (overdue(runner, now), runner.inflight))
             if freest.inflight == 0:
@@ -160,10 +171,10 @@ class Batcher:
         for lane in self.queue.lanes():
             unfit: list[Runner] = []  # others are better for this lane
             while lane.jobs and (decision := self._batch(lane, runners, kept, unfit, now)):
-                if decision.jobs:  # else all of them were too late, or will be in time elsewhere
+                if decision.jobs:  # else all of them are too late, or will be in time elsewhere
                     return decision
-                if self._suspects and len(self._missed) > missed:
-                    return self.next_batch(runners, now)  # whom a suspect waited for may be gone
+                if len(self._missed) > missed:
+                    return None
         return None
 
     def wakeup(self, runners: Sequence[Runner], now: int) -> int | None:

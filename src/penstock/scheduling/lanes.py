@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.scheduling.queue import Level
 
 TURNS_A_BATCH = 4
+_TOGETHER = 16  # rows for which it pays to wake a process: no more is gained with more
 CLEARLY = 0.9  # of the time: what is measured of equal workers differs a little
 _OFTEN = 16  # batches after which it is looked again whether workers are equal
 
@@ -34,7 +35,8 @@ class Share:
 class Lane:
     """Work that may share a batch: its model and signature, what waits, and what workers can do.
 
-    `abilities` has the workers by index. `max_batch` is the most that any of them can hold.
+    `abilities` has the workers by index. `max_batch` is the most that any of them can hold. A
+    caller's turn has `quantum` rows, and may take `overdraft` more that the next ones pay back.
     """
 
     __slots__ = (
@@ -47,6 +49,7 @@ class Lane:
         "levels",
         "max_batch",
         "model",
+        "overdraft",
         "quantum",
         "returns",
         "rows",
@@ -79,6 +82,7 @@ class Lane:
         self._usual = (max_batch, tuple(ladder), tuple(times))
         self.share = share or Share()
         self.quantum = max(1, max_batch // TURNS_A_BATCH)
+        self.overdraft = max(min(_TOGETHER, max_batch) - self.quantum, 0)
         self.rows = 0
         self.jobs = 0
         self.turn = 0

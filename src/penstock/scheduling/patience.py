@@ -9,10 +9,11 @@ what a batch takes::
 Where a larger batch takes hardly longer (a GPU) waiting often pays; where time grows with the rows
 (a large batch on a CPU) it never does.
 
-For a busy worker that will be done with what waits sooner than the one that is free. And for the
-right distance: several workers had better not run in step, since whoever comes just after all of
-them have begun waits for a whole batch. Where more rows take hardly longer, the last one that is
-free therefore keeps its distance from the next.
+For a busy worker that will be done with what waits sooner than the one that is free; if it takes
+longer than expected, no longer than the free one would have taken. And for the right distance:
+several workers had better not run in step, since whoever comes just after all of them have begun
+waits for a whole batch. Where more rows take hardly longer, the last one that is free therefore
+keeps its distance from the next.
 
 Nobody waits beyond what deadlines allow, nor for more than about a batch's time.
 """
@@ -25,7 +26,7 @@ from penstock.scheduling.abilities import LEAD, Ability
 from penstock.scheduling.decisions import Closed
 from penstock.scheduling.lanes import CLEARLY, Lane
 from penstock.scheduling.queue import Queue
-from penstock.scheduling.runners import DEPTH, Runner, overdue
+from penstock.scheduling.runners import DEPTH, Runner
 
 _NEVER = 1 << 62
 _HARDLY_LONGER = 1.1  # times
@@ -93,15 +94,20 @@ class Patience:
     ) -> bool:
         """Whether what waits is done clearly sooner by another worker, although that is busy."""
         rows = lane.rows
-        limit = max(now, runner.free_at) + int(CLEARLY * lane.on(runner.index).cost(rows))
+        here = lane.on(runner.index).cost(rows)
+        limit = max(now, runner.free_at) + int(CLEARLY * here)
         for other in runners:
             if other.free_at >= limit or other is runner or other in kept or other.alone:
                 continue
             takes = lane.on(other.index).cost(rows)
-            if takes and max(now, other.free_at) + takes < limit and not overdue(other, now):
-                if other.inflight:
-                    self._look_at(other.late_at)  # then it is not to be waited for
-                return True
+            if not takes or max(now, other.free_at) + takes >= limit:
+                continue
+            if other.inflight:
+                enough = min(other.late_at, other.free_at + here)  # it takes longer than it should
+                if now >= enough:
+                    continue
+                self._look_at(enough)
+            return True
         return False
 
     def in_step(

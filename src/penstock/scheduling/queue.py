@@ -8,10 +8,11 @@ room for some of them.
 Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
 turns of a few rows (*deficit round robin*), so that one that floods the queue only delays itself,
 and its rows stay together: a process that is woken for eight answers costs little more than one
-that is woken for one. A turn that took more than its rows is paid back by the next ones. A caller
-that had nothing waiting goes before those that have been served, if it has been away for a whole
-round: whoever asks for little waits little. New callers have at most a batch before one who waits
-has a turn, so that there is an end however many come.
+that is woken for one. A turn of very few rows goes on for some more. What a turn took too many is
+paid back by the next ones. A caller that had nothing waiting goes before those that have been
+served, if it has been away for a whole round: whoever asks for little waits little. New callers
+have at most a batch, or one turn, before one who waits has a turn, so that there is an end however
+many come.
 
 Between models, the one that has used the least of its share goes first: a share grows with the
 time that a model's batches take, divided by the model's weight.
@@ -124,7 +125,7 @@ class Level:
 
     def __init__(self) -> None:
         self.jobs = 0
-        self.ahead = 0  # turns of fresh lines since one of the others had a turn
+        self.ahead = 0  # rows of fresh lines' turns since one of the others had a turn
         self.lines: dict[int, Line] = {}
         self.fresh: deque[Line] = deque()
         self.served: deque[Line] = deque()
@@ -141,7 +142,7 @@ class Level:
         """Whose turn it is; there is a job."""
         while True:
             lines = self.fresh
-            if not lines or (self.ahead >= TURNS_A_BATCH and self.served):
+            if not lines or (self.ahead >= TURNS_A_BATCH * quantum and self.served):
                 lines = self.served
             line = lines[0]
             if line.left > 0 and line.jobs:
@@ -151,9 +152,10 @@ class Level:
             if not line.jobs and line.missed:
                 del self.lines[line.key]
                 continue
+            turn = max(quantum - line.left, quantum)
             line.missed = not line.jobs  # not forgotten yet: it may not be fresh again at once
             line.left = min(line.left, 0) + quantum
-            self.ahead = self.ahead + 1 if lines is self.fresh else 0
+            self.ahead = self.ahead + turn if lines is self.fresh else 0
             self.served.append(line)
 
     def tidy(self) -> None:
@@ -269,7 +271,7 @@ class Queue:
             level = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
             line = level.next_line(lane.quantum)
             waiting = line.jobs
-            while waiting and line.left > 0:  # its turn
+            while waiting and line.left > -lane.overdraft:  # its turn
                 job = waiting[0]
                 if 0 < room < job.rows and job.series:
                     jobs.append(self._first_rows(job, room))
@@ -356,6 +358,7 @@ class Queue:
             return False
         job.start = first.start
         job.rows += first.rows
+        job.begun = job.begun or first.begun
         job.lane.rows += first.rows
         self.rows += first.rows
         self.requests += first.rows if first.series else 0
