@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from penstock.scheduling.lanes import Lane, Share
 from penstock.scheduling.queue import Job, Queue
-from tests.scheduling.bench import flood, owners, put, rows_by_caller, small_lane
+from tests.scheduling.bench import (
+    MS,
+    US,
+    flood,
+    owners,
+    put,
+    quick_lane,
+    rows_by_caller,
+    small_lane,
+)
 
 # ── priorities ─────────────────────────────────────────────────────────────────────────────────
 
@@ -57,21 +66,29 @@ def test_callers_take_turns() -> None:
     assert order == ["1:0", "second", "third", "1:1"]
 
 
-def test_a_turn_has_a_quarter_of_a_large_batch() -> None:
+def test_a_turn_has_a_quarter_of_a_batch() -> None:
     """A few rows of one caller stay together: it is woken once for all of them."""
-    queue, lane = Queue(), small_lane(max_batch=64)
+    queue, lane = Queue(), small_lane(max_batch=16)
     for caller in (1, 2, 3):
         flood(queue, lane, caller)
     callers = [job.fairness for job in queue.take(lane)]
-    assert callers == [1] * 16 + [2] * 16 + [3] * 16 + [1] * 16
-    callers = [job.fairness for job in queue.take(lane)]
-    assert callers == [2] * 16 + [3] * 16 + [1] * 16 + [2] * 16
+    assert callers == [1] * 4 + [2] * 4 + [3] * 4 + [1] * 4
+    assert [job.fairness for job in queue.take(lane)] == [2] * 4 + [3] * 4 + [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("max_batch", [1, 2, 3])
+def test_in_small_batches_a_turn_has_one_row(max_batch: int) -> None:
+    queue, lane = Queue(), small_lane(max_batch)
+    flood(queue, lane, 1)
+    flood(queue, lane, 2)
+    callers = [job.fairness for _ in range(6) for job in queue.take(lane)]
+    assert callers == [1, 2] * (3 * max_batch)
 
 
 @pytest.mark.parametrize("max_batch", [1, 2, 3, 8, 16])
-def test_a_small_batch_is_of_one_caller_at_a_time(max_batch: int) -> None:
+def test_a_small_batch_is_of_one_caller_at_a_time_where_rows_take_no_time(max_batch: int) -> None:
     """A quarter of a small batch is not worth waking a process for."""
-    queue, lane = Queue(), small_lane(max_batch)
+    queue, lane = Queue(), quick_lane(max_batch)
     flood(queue, lane, 1)
     flood(queue, lane, 2)
     callers = [job.fairness for _ in range(6) for job in queue.take(lane)]
@@ -79,7 +96,7 @@ def test_a_small_batch_is_of_one_caller_at_a_time(max_batch: int) -> None:
 
 
 def test_a_turn_in_a_batch_of_32_has_16_rows() -> None:
-    queue, lane = Queue(), small_lane(max_batch=32)
+    queue, lane = Queue(), quick_lane(max_batch=32)
     for caller in (1, 2, 3):
         flood(queue, lane, caller)
     callers = [job.fairness for _ in range(3) for job in queue.take(lane)]
@@ -88,7 +105,7 @@ def test_a_turn_in_a_batch_of_32_has_16_rows() -> None:
 
 def test_a_small_batch_has_room_for_all_who_wait() -> None:
     """A turn that goes on for longer leaves nobody out where all have room."""
-    queue, lane = Queue(), small_lane(max_batch=8)
+    queue, lane = Queue(), quick_lane(max_batch=8)
     for number in range(5):
         put(queue, lane, str(number), fairness=1)
     put(queue, lane, "second", fairness=2)
@@ -99,7 +116,7 @@ def test_a_small_batch_has_room_for_all_who_wait() -> None:
 @given(st.integers(1, 100), st.integers(2, 6), st.lists(st.integers(1, 100), max_size=40))
 def test_a_longer_turn_is_paid_back(max_batch: int, callers: int, rooms: list[int]) -> None:
     """Nobody is ever further ahead than by a longer turn, and what newcomers leave to others."""
-    queue, lane = Queue(), small_lane(max_batch)
+    queue, lane = Queue(), quick_lane(max_batch)
     for caller in range(callers):
         flood(queue, lane, caller, sum(rooms) + 1)
     had: Counter[int] = Counter(dict.fromkeys(range(callers), 0))
@@ -110,13 +127,24 @@ def test_a_longer_turn_is_paid_back(max_batch: int, callers: int, rooms: list[in
         )
 
 
-def test_a_turn_goes_on_in_the_next_batch() -> None:
-    queue, lane = Queue(), small_lane(max_batch=64)
+def test_a_turn_does_not_go_on_where_others_would_wait_for_it() -> None:
+    """Beside what a batch takes here, waking a process is nothing."""
+    queue, lane = Queue(), quick_lane(max_batch=8)
     flood(queue, lane, 1)
     flood(queue, lane, 2)
-    first = queue.take(lane, 20)
-    assert [job.fairness for job in first] == [1] * 16 + [2] * 4
-    assert [job.fairness for job in queue.take(lane, 20)] == [2] * 12 + [1] * 8
+    for a_row, extra in ((100 * US, 6), (400 * US, 2), (2 * MS, 0)):
+        lane.observe(0, 8, 8 * a_row, 0)
+        assert lane.overdraft == extra
+    assert [job.fairness for job in queue.take(lane)] == [1, 1, 2, 2, 1, 1, 2, 2]
+
+
+def test_a_turn_goes_on_in_the_next_batch() -> None:
+    queue, lane = Queue(), small_lane(max_batch=16)
+    flood(queue, lane, 1)
+    flood(queue, lane, 2)
+    first = queue.take(lane, 6)
+    assert [job.fairness for job in first] == [1] * 4 + [2] * 2
+    assert [job.fairness for job in queue.take(lane, 4)] == [2] * 2 + [1] * 2
 
 
 def test_callers_get_as_many_rows_whatever_the_size_of_their_requests() -> None:
@@ -146,7 +174,7 @@ def test_whoever_was_given_too_much_waits_also_when_it_asks_late() -> None:
 
 
 def test_a_turn_that_nobody_used_is_not_saved_up() -> None:
-    queue, lane = Queue(), small_lane(max_batch=64)
+    queue, lane = Queue(), small_lane(max_batch=16)
     flood(queue, lane, 1)
     flood(queue, lane, 3)
     for _ in range(20):
@@ -221,8 +249,7 @@ def test_a_caller_that_had_nothing_waiting_goes_before_those_that_were_served() 
     queue, lane = Queue(), small_lane(max_batch=4)
     for caller in (1, 2, 3):
         flood(queue, lane, caller)
-    for _ in range(3):
-        queue.take(lane)
+    queue.take(lane)
     put(queue, lane, "new", fairness=9)
     assert owners(queue.take(lane))[0] == "new"
 
@@ -279,7 +306,7 @@ def test_a_stream_of_new_callers_does_not_put_off_those_who_wait() -> None:
 @pytest.mark.parametrize("max_batch", [4, 8, 16, 32, 64])
 def test_new_callers_of_many_rows_put_off_nobody_for_long(max_batch: int) -> None:
     """Room for four turns, however many rows each of them takes."""
-    queue, lane = Queue(), small_lane(max_batch)
+    queue, lane = Queue(), quick_lane(max_batch)
     flood(queue, lane, 1, 4_000)
     served: list[int] = []
     for caller in range(100, 300):

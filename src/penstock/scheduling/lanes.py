@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TURNS_A_BATCH = 4
 _TOGETHER = 16  # rows for which it pays to wake a process: no more is gained with more
+_LONGER = 1_000_000  # nanoseconds that a turn may go on for that
 CLEARLY = 0.9  # of the time: what is measured of equal workers differs a little
 _OFTEN = 16  # batches after which it is looked again whether workers are equal
 
@@ -36,7 +37,8 @@ class Lane:
     """Work that may share a batch: its model and signature, what waits, and what workers can do.
 
     `abilities` has the workers by index. `max_batch` is the most that any of them can hold. A
-    caller's turn has `quantum` rows, and may take `overdraft` more that the next ones pay back.
+    caller's turn has `quantum` rows, and may take `overdraft` more that the next ones pay back:
+    none as long as nobody knows how long they take.
     """
 
     __slots__ = (
@@ -82,7 +84,7 @@ class Lane:
         self._usual = (max_batch, tuple(ladder), tuple(times))
         self.share = share or Share()
         self.quantum = max(1, max_batch // TURNS_A_BATCH)
-        self.overdraft = max(min(_TOGETHER, max_batch) - self.quantum, 0)
+        self.overdraft = 0
         self.rows = 0
         self.jobs = 0
         self.turn = 0
@@ -113,6 +115,8 @@ class Lane:
 
     def observe(self, index: int, size: int, nanoseconds: int, now: int) -> None:
         """A batch that this worker ran at that size took so long."""
+        more = min(_TOGETHER, self.max_batch) - self.quantum
+        self.overdraft = max(min(more, _LONGER * size // max(nanoseconds, 1)), 0)
         ability = self.on(index)
         if len(self.abilities) == 1:
             ability.estimates.observe(size, nanoseconds, now)

@@ -8,11 +8,11 @@ room for some of them.
 Within a lane, jobs of the highest priority go first. Among equals the callers (fairness keys) take
 turns of a few rows (*deficit round robin*), so that one that floods the queue only delays itself,
 and its rows stay together: a process that is woken for eight answers costs little more than one
-that is woken for one. A turn of very few rows goes on for some more. What a turn took too many is
-paid back by the next ones. A caller that had nothing waiting goes before those that have been
-served, if it has been away for a whole round: whoever asks for little waits little. New callers
-have at most a batch, or one turn, before one who waits has a turn, so that there is an end however
-many come.
+that is woken for one. A turn of very few rows goes on for some more, where they take no time to
+speak of. What a turn took too many is paid back by the next ones. A caller that had nothing waiting
+goes before those that have been served, if it has been away for a whole round: whoever asks for
+little waits little. New callers have at most a batch, or one turn, before one who waits has a turn,
+so that there is an end however many come.
 
 Between models, the one that has used the least of its share goes first: a share grows with the
 time that a model's batches take, divided by the model's weight.
