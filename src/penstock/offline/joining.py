@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import IO
@@ -22,6 +21,7 @@ from penstock.data.files import is_local
 from penstock.errors import InputError
 from penstock.offline.parts import Facts, PartStore
 from penstock.offline.place import Place
+from penstock.offline.threads import Thread
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Joining:
         self._waiting: dict[int, Facts] = {}
         self._next = 0
         self._paths: SimpleQueue[str | type[_Dropped] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._whole = False
         self._refused: InputError | None = None
 
@@ -69,7 +69,7 @@ class Joining:
 
     def _begin(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._join, name="penstock-joining", daemon=True)
+            self._thread = Thread(self._join, "joining")
             self._thread.start()
 
     def _end(self, last: type[_Dropped] | None) -> bool:

@@ -28,6 +28,7 @@ from penstock.offline.feed import Feed
 from penstock.offline.parts import Content, Facts, count, together
 from penstock.offline.selection import Selection, left_out, put_together
 from penstock.offline.stages import DECODING, FULL, READING, STARVED, WRITING, Stages
+from penstock.offline.threads import Thread
 from penstock.offline.window import Batch, Window
 
 _LOOK = 0.1  # seconds between looks at whether to stop
@@ -96,7 +97,7 @@ class Labour:
         self._gathered = 0  # bytes that have their answers, and are not with the writer yet
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work, what), name=f"penstock-{name}")
+            Thread(self._guarded, name, work, what)
             for name, work, what in (
                 ("reader", self._read, "rows cannot be read"),
                 ("sender", self._send, "rows cannot be sent, or their outputs shaped"),
@@ -107,7 +108,6 @@ class Labour:
     def start(self) -> None:
         """Begin to wait for parts."""
         for thread in self._threads:
-            thread.daemon = True
             thread.start()
 
     def assign(self, part: int | None, care: Care | None = None) -> None:

@@ -27,6 +27,7 @@ from penstock.offline.deaths import Care, Deaths
 from penstock.offline.labour import Broken, Finished
 from penstock.offline.shelves import Shelves
 from penstock.offline.stages import STARVED, since
+from penstock.offline.threads import Thread
 
 _MODULE = "penstock.offline.loader"
 _IDLE = 0.85  # the device is busy for less than that: it could do more
@@ -56,9 +57,7 @@ class Loader:
         finally:
             for descriptor in (orders, news, owner):
                 os.close(descriptor)
-        self._reader = threading.Thread(
-            target=self._listen, args=(told,), name="penstock-news", daemon=True
-        )
+        self._reader = Thread(self._listen, "news", told)
         self._reader.start()
 
     def assign(self, part: int, care: Care | None = None) -> None:
