@@ -22,7 +22,7 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigError, InputError, WorkerLost
@@ -38,6 +38,7 @@ from penstock.train.reading import Reader
 
 _PAUSE = 0.5
 _GONE = 30.0  # seconds without the chief after which those who serve it end
+_FALLS = 3.0  # seconds that a process takes to end, once it has lost a connection
 _PATIENT = ("GRPC_FAIL_FAST", "use_caller")  # a lost task is waited for, or told
 _joined: list[Any] = []  # a process connects to one cluster, once
 _listening: list[tuple[Any, Reader]] = []  # and is one server in it
@@ -179,6 +180,14 @@ def silent(addresses: Iterable[str]) -> list[str]:
     return [address for address in addresses if not answers(address)]
 
 
+def _fallen_silent(addresses: Sequence[str]) -> list[str]:
+    """The same; a process that ends loses its connections one by one, the last a little later."""
+    until = time.monotonic() + _FALLS
+    while not (gone := silent(addresses)) and time.monotonic() < until:
+        time.sleep(_PAUSE)
+    return gone
+
+
 def _await(found: Cluster, timeout: float) -> None:
     """TensorFlow would wait for ever for a task that never comes."""
     until = time.monotonic() + timeout
@@ -199,7 +208,7 @@ def _lost_servers(found: Cluster) -> Iterator[None]:
     try:
         yield
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-        gone = silent(found.servers)
+        gone = _fallen_silent(found.servers)
         raise WorkerLost(
             f"parameter servers lost: {', '.join(gone) or 'one, for a moment'}; with them the "
             "weights. Start again from the newest checkpoint (penstock train --restarts 3 does). "
