@@ -254,8 +254,11 @@ def test_engines_leave_nothing_behind(engine_folder: Path) -> None:
 
 def test_clients_leave_nothing_behind() -> None:
     with penstock.Engine(model("doubled")) as engine:
-        own = descriptors()
+        with penstock.connect(engine.name) as client:  # once, so that its worker is under way
+            client.predict(np.zeros((3, 1_000)))
         pid = engine.statistics().pid
+        until(lambda: len(engine.statistics().clients) <= 1)  # the engine's own
+        own = descriptors()
         theirs = descriptors(pid)
         worker = engine.statistics().workers[0].pid
         workers = descriptors(worker)
