@@ -49,7 +49,11 @@ def test_every_pending_call_ends(start, client, run_folder):
         futures = [engine.submit(hold) for _ in range(20)]
         asked = pool.submit(lambda: [other.submit(np.repeat(hold, 300, axis=0)).result()])
         started(1)
-        eventually(lambda: sum(c.outstanding for c in engine.statistics().clients) >= 60)
+        all_of_them = 20 + 8 + 20 + 20 + 12  # of 300 rows in one call so many batches at a time
+        eventually(
+            lambda: sum(c.outstanding for c in engine.statistics().clients) == all_of_them,
+            what="none is only made when the engine is gone: it would wait for the next one",
+        )
         killed = _kill(engine)
         _, late = wait([*blocked, streaming, tasks, *futures, asked], SOON)
         assert not late, f"{len(late)} calls still wait after {SOON} s"
