@@ -291,3 +291,17 @@ def test_what_nobody_can_do_in_time_any_more_expires_then() -> None:
     assert bench.expired == []
     bench.step(1)
     assert bench.expired == [job]
+
+
+def test_what_is_left_when_others_were_too_late_is_looked_at_anew() -> None:
+    """Five rows are best done there, four at a time; the fifth is not, and a worker is free."""
+    bench, lane = Bench(2), lane_of(max_batch=8)
+    for index, most, one, many in ((0, 8, 1 * MS, 8 * MS), (1, 4, 2 * MS, 2 * MS)):
+        lane.tell(index, most, (), [(1, one), (most, many)])
+    for rows, takes in ((1, 2 * MS), (4, 2 * MS)):
+        lane.observe(SMALL, rows, takes, bench.now)
+    job = bench.add(lane, 5, deadline=bench.now + MS)
+    (decision,) = bench.step()
+    assert (_of(decision), _rows(decision)) == (LARGE, 1)
+    assert [missed.rows for missed in bench.missed] == [4]
+    assert not job.queued

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import WorkerLost
 from penstock.train.cluster import Cluster
 from penstock.train.launcher.ports import free_ports
 from tests.conditions import until
 from tests.forked import script, tensorflow_imported
+from tests.model.tensorflow_process import in_tensorflow
 from tests.train.launching import LIMIT, PREAMBLE, Launcher
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]  # each starts several TensorFlows
@@ -203,6 +207,24 @@ def test_a_killed_server_or_chief_restarts_all_from_the_checkpoint(launcher: Lau
 def imported() -> Iterator[None]:
     with tensorflow_imported():
         yield
+
+
+@in_tensorflow
+def test_a_server_that_still_answers_for_a_moment_is_named_all_the_same() -> None:
+    """A process that ends loses its connections one by one: the one that was lost told of it."""
+    import tensorflow as tf
+
+    from penstock.train.servers import _lost_servers
+
+    with socket.create_server(("127.0.0.1", 0)) as stays, ExitStack() as ends:
+        going = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        servers = tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in (stays, going))
+        threading.Timer(0.7, going.close).start()
+        with (
+            pytest.raises(WorkerLost, match=f"parameter servers lost: {servers[1]};"),
+            _lost_servers(Cluster(("127.0.0.1:1",), servers, "127.0.0.1:2", "chief")),
+        ):
+            raise tf.errors.UnavailableError(None, None, "connection reset")
 
 
 @pytest.mark.usefixtures("imported")

@@ -152,10 +152,10 @@ class Level:
             if not line.jobs and line.missed:
                 del self.lines[line.key]
                 continue
-            turn = max(quantum - line.left, quantum)
             line.missed = not line.jobs  # not forgotten yet: it may not be fresh again at once
-            line.left = min(line.left, 0) + quantum
-            self.ahead = self.ahead + turn if lines is self.fresh else 0
+            debt = max(-line.left, 0)
+            line.left = quantum - debt
+            self.ahead = self.ahead + quantum + debt if lines is self.fresh else 0
             self.served.append(line)
 
     def tidy(self) -> None:
