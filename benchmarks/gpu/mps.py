@@ -1,8 +1,8 @@
 """The part `mps`: one worker on the card, and two, where CUDA's multi-process service shares it.
 
 The service's daemon is started for this part alone, with a folder of its own; without its program
-the part fails and says so. First the loads `crowd` and `few` with one worker and no service, so
-that what the service itself costs is told too.
+the part fails and says so. What the service itself costs is told by the parts `crowd` and `few` of
+the same run, which are the same loads with one worker and no service.
 """
 
 import contextlib
@@ -23,8 +23,7 @@ _WITHIN = 20.0
 
 
 def run(bench: Bench) -> Iterator[Row]:
-    """Two rows for each of: no service, one worker with it, two workers with it."""
-    yield from _loads(bench, "no MPS, 1 worker", 1)
+    """Two rows for each of: one worker, two workers."""
     with _service(bench):
         for workers in (1, 2):
             yield from _loads(bench, f"MPS, {workers} worker{'s' * (workers > 1)}", workers)

@@ -71,7 +71,7 @@ def _benchmarks(out: Path, work: Path, flags: tuple[str, ...]) -> Iterator[Part]
     yield Part("ways", (*gpu, "--only=ways"), 105, 300)
     yield Part("soak", (*gpu, "--only=soak"), 45, 130)  # measured: 41 s
     if not flags:  # a rehearsal has no card to share
-        yield Part("mps", (*gpu, "--only=mps", "--rounds=1"), 200, 330)
+        yield Part("mps", (*gpu, "--only=mps", "--rounds=1"), 135, 330)
     offline = ("-m", "benchmarks.offline.gpu", f"--out={out / 'offline-gpu'}", f"--work={work}")
     yield Part("offline", (*offline, *flags, "--rounds=1"), 145, 420)  # measured
     train = ("-m", "benchmarks.train", f"--out={out / 'train'}", "--quick", *flags)
