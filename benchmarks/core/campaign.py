@@ -6,7 +6,7 @@ rounds    all systems in turn, at their best settings, several times: the machin
           only figures taken side by side can be compared
 driver    the HTTP client against a server that is hardly there
 scale     Penstock with ever more clients and the same number of requests outstanding in all, for
-          several such numbers
+          several such numbers; and what the fewest and the most clients do with no system at all
 memory    the engine process with no client and with many
 
 A system that fails is taken down as failed, and the run goes on.
@@ -23,7 +23,7 @@ from benchmarks.core.memory import held_by
 from benchmarks.core.plan import JUDGED_TOTAL, LATENCY, THROUGHPUT, TOTALS, Plan
 from benchmarks.core.processes import ChildFailed, Workspace
 from benchmarks.core.systems.interface import Load, Settings, System
-from benchmarks.core.systems.roster import DRIVER_LIMIT, PENSTOCK, SYSTEMS
+from benchmarks.core.systems.roster import DRIVER_LIMIT, NOTHING, PENSTOCK, SYSTEMS
 
 Announce = Callable[[str], None]
 
@@ -73,7 +73,7 @@ class Figures:
 
 @dataclass
 class Scale:
-    """Penstock's samples by number of requests outstanding in all, and of clients."""
+    """Samples by number of requests outstanding in all, and of clients."""
 
     samples: dict[int, dict[int, list[Sample]]] = field(
         default_factory=lambda: {total: {} for total in TOTALS}
@@ -117,6 +117,7 @@ class Findings:
     figures: dict[str, Figures] = field(default_factory=dict)
     driver: Figures | None = None
     scale: Scale = field(default_factory=Scale)
+    nothing: Scale = field(default_factory=Scale)
     memory: Growth | None = None
     failures: list[str] = field(default_factory=list)
 
@@ -143,7 +144,7 @@ class Campaign:
             trials
             + plan.rounds * len(SYSTEMS)
             + 1
-            + (plan.scale_rounds * len(plan.scale_clients))
+            + plan.scale_rounds * (len(plan.scale_clients) + len(plan.scale_ends()))
             + 1
         )
 
@@ -218,21 +219,27 @@ class Campaign:
         self._measure_both(DRIVER_LIMIT, self.findings.driver)
 
     def _measure_scale(self) -> None:
-        scale = self.findings.scale
-        for turn in range(self._plan.scale_rounds):
-            for crowd in self._plan.scale_crowds():
+        plan, findings = self._plan, self.findings
+        for turn in range(plan.scale_rounds):
+            for crowd in plan.scale_crowds():
                 self._announce(f"Scale, round {turn + 1}: {crowd.clients} clients")
-                try:
-                    with (
-                        PENSTOCK.serve(PENSTOCK.usual, self._workspace) as endpoint,
-                        load.crowd(PENSTOCK, endpoint, crowd, self._workspace) as clients,
-                    ):
-                        for total in TOTALS:
-                            each = total // crowd.clients
-                            sample = clients.measure(self._plan.scale, each)
-                            scale.add(total, crowd.clients, sample)
-                except ChildFailed as failure:
-                    scale.failures.append(self._note(failure))
+                self._scaled(PENSTOCK, PENSTOCK.usual, crowd, findings.scale)
+            for crowd in plan.scale_ends():
+                self._announce(f"Scale, round {turn + 1}: {crowd.clients} clients, no system")
+                self._scaled(NOTHING, {}, crowd, findings.nothing)
+
+    def _scaled(self, system: System, settings: Settings, crowd: Load, scale: Scale) -> None:
+        try:
+            with (
+                system.serve(settings, self._workspace) as endpoint,
+                load.crowd(system, endpoint, crowd, self._workspace) as clients,
+            ):
+                for total in TOTALS:
+                    each = total // crowd.clients
+                    sample = clients.measure(self._plan.scale, each)
+                    scale.add(total, crowd.clients, sample)
+        except ChildFailed as failure:
+            scale.failures.append(self._note(failure))
 
     def _measure_memory(self) -> None:
         plan = self._plan

@@ -1,6 +1,6 @@
 """The client process: connect, say so, wait for the schedule, run the load, report, stay.
 
-    python -m benchmarks.core.client (penstock | http) ENDPOINT NUMBER OUTSTANDING
+    python -m benchmarks.core.client (penstock | http | nothing) ENDPOINT NUMBER OUTSTANDING
 
 It speaks JSON lines. Out: {"ready": true}. In: a schedule. Out: {"results": [report]}. Another
 schedule may follow; the end of its input is the order to leave. It stays connected until then.
@@ -24,7 +24,7 @@ class Exchange(Protocol):
     def close(self) -> None: ...
 
 
-def connect(kind: str, endpoint: str, outstanding: int) -> Exchange:
+def connect(kind: str, endpoint: str, number: int, outstanding: int) -> Exchange:
     """Connect; each kind is imported only where it is used, to keep the others light."""
     if kind == "penstock":
         from benchmarks.core.penstock_exchange import PenstockExchange
@@ -34,6 +34,10 @@ def connect(kind: str, endpoint: str, outstanding: int) -> Exchange:
         from benchmarks.core.http_exchange import HttpExchange
 
         return HttpExchange(endpoint, outstanding)
+    if kind == "nothing":
+        from benchmarks.core.ring_exchange import RingExchange
+
+        return RingExchange(endpoint, number, outstanding)
     raise ValueError(f"no such kind of client: {kind}")
 
 
@@ -60,7 +64,7 @@ def serve_schedules(run: Callable[[Schedule], list[dict[str, Any]]]) -> None:
 def main() -> None:
     kind, endpoint, number, outstanding = sys.argv[1:]
     rows = Rows(int(number), int(outstanding))
-    exchange = connect(kind, endpoint, int(outstanding))
+    exchange = connect(kind, endpoint, int(number), int(outstanding))
     serve_schedules(lambda schedule: [measure(exchange, rows, schedule)])
     exchange.close()
 

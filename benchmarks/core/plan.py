@@ -32,6 +32,11 @@ class Plan:
         """Ever more processes, that may have the most of the totals outstanding between them."""
         return [Load(clients, max(TOTALS) // clients) for clients in self.scale_clients]
 
+    def scale_ends(self) -> list[Load]:
+        """The fewest and the most of them."""
+        crowds = self.scale_crowds()
+        return [crowds[0], crowds[-1]]
+
 
 FULL = Plan(
     quick=False,

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.core.campaign import Figures, Findings, described
+from benchmarks.core.campaign import Figures, Findings, Scale, described
 from benchmarks.core.goals import Verdict, goals_table, number
 from benchmarks.core.plan import JUDGED_TOTAL, Plan
 from benchmarks.core.systems.roster import PENSTOCK
@@ -17,7 +17,7 @@ def as_json(
     plan: Plan, findings: Findings, verdicts: list[Verdict], machine: dict[str, Any], took_s: float
 ) -> dict[str, Any]:
     """All that is known about the run."""
-    scale, memory = findings.scale, findings.memory
+    memory = findings.memory
     return {
         "benchmark": "core",
         "quick": plan.quick,
@@ -27,25 +27,8 @@ def as_json(
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "figures": {name: _figures(figures) for name, figures in findings.figures.items()},
         "driver": _figures(findings.driver) if findings.driver else None,
-        "scale": {
-            "judged_total": JUDGED_TOTAL,
-            "failures": scale.failures,
-            "totals": [
-                {
-                    "total_outstanding": total,
-                    "clients": [
-                        {
-                            "clients": clients,
-                            "rows_per_s": scale.rows_per_s(clients, total),
-                            "loss": scale.loss(clients, total),
-                            "samples": [asdict(sample) for sample in samples],
-                        }
-                        for clients, samples in by_clients.items()
-                    ],
-                }
-                for total, by_clients in scale.samples.items()
-            ],
-        },
+        "scale": _scale_json(findings.scale),
+        "no_system": _scale_json(findings.nothing),
         "memory": asdict(memory) | {"bytes_per_client": memory.bytes_per_client()}
         if memory
         else None,
@@ -53,6 +36,28 @@ def as_json(
             name: [asdict(trial) for trial in trials] for name, trials in findings.sweeps.items()
         },
         "plan": asdict(plan),
+    }
+
+
+def _scale_json(scale: Scale) -> dict[str, Any]:
+    return {
+        "judged_total": JUDGED_TOTAL,
+        "failures": scale.failures,
+        "totals": [
+            {
+                "total_outstanding": total,
+                "clients": [
+                    {
+                        "clients": clients,
+                        "rows_per_s": scale.rows_per_s(clients, total),
+                        "loss": scale.loss(clients, total),
+                        "samples": [asdict(sample) for sample in samples],
+                    }
+                    for clients, samples in by_clients.items()
+                ],
+            }
+            for total, by_clients in scale.samples.items()
+        ],
     }
 
 
@@ -119,17 +124,25 @@ def _settings(findings: Findings) -> Table:
 
 
 def _scale(findings: Findings) -> Table:
-    scale = findings.scale
-    table = Table(title="Penstock by requests outstanding in all")
+    table = Table(
+        title="By requests outstanding in all: rows/s, and what is lost against 4 clients"
+    )
     table.add_column("clients", justify="right")
-    for total in scale.samples:
-        table.add_column(f"{total:,}: rows/s", justify="right")
-        table.add_column("lost against 4", justify="right")
-    for clients in scale.samples[JUDGED_TOTAL]:
-        cells = []
-        for total in scale.samples:
-            loss = scale.loss(clients, total)
-            cells.append(number(scale.rows_per_s(clients, total)))
-            cells.append("—" if loss is None else f"{100 * loss:.0f} %")
-        table.add_row(str(clients), *cells)
+    for total in findings.scale.samples:
+        table.add_column(f"{total:,}", justify="right")
+        table.add_column("lost", justify="right")
+    for clients in findings.scale.samples[JUDGED_TOTAL]:
+        table.add_row(f"{clients}", *_scaled(findings.scale, clients))
+    table.add_section()
+    for clients in findings.nothing.samples[JUDGED_TOTAL]:
+        table.add_row(f"{clients}, no system", *_scaled(findings.nothing, clients))
     return table
+
+
+def _scaled(scale: Scale, clients: int) -> list[str]:
+    cells = []
+    for total in scale.samples:
+        loss = scale.loss(clients, total)
+        cells.append(number(scale.rows_per_s(clients, total)))
+        cells.append("—" if loss is None else f"{100 * loss:.0f} %")
+    return cells
