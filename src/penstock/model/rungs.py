@@ -59,8 +59,3 @@ class Rungs:
         """The largest size does not fit, and the next smaller one is to be tried."""
         self.sizes = self.sizes[:-1]
         self.most = ANY  # that one may be more than half of it
-
-    @property
-    def fitting(self) -> tuple[int, ...]:
-        """The sizes that are not known to be too large."""
-        return tuple(size for size in self.sizes if size <= self.most) or self.sizes[:1]
