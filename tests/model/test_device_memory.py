@@ -58,22 +58,23 @@ def test_outputs_that_land_on_the_host_are_the_same_in_every_mode(kind: str) -> 
 @in_tensorflow
 def test_answers_come_by_the_quicker_way_and_are_the_same_by_both() -> None:
     made = compiled(graph(lambda x: x * 2), compile="xla", max_batch=4)
-    made._modes.lands = True
+    calls = made._calls
+    calls.modes.lands = True
     taken: list[bool] = []
-    whole = made._modes.run
+    whole = calls.modes.run
 
     def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
         inner = whole(mode, shapes, land)
         taken.append(bool(land))
         return inner
 
-    made._modes.run = run
+    calls.modes.run = run
     assert made.warm_up()
     assert {True, False} <= set(taken)  # both were tried
     x = aligned(np.arange(6, dtype=np.float32).reshape(2, 3))
     for fetched in (set(), {((2, 3),)}):
-        made._fetched = fetched
-        made._runs.clear()
+        calls._fetched = fetched
+        calls.take(calls.modes, calls.mode)
         assert made(x, 2)[1][0].tolist() == (x * 2).tolist()
         assert taken[-1] == (not fetched)
 
@@ -100,7 +101,8 @@ def _exhausted(by_xla: bool = False) -> Exception:
 def _small(made: Any, most: int, by_xla: bool = False) -> list[int]:
     """From now on batches of more rows are too large for the device; returns what is tried."""
     tried: list[int] = []
-    whole = made._modes.run
+    calls = made._calls
+    whole = calls.modes.run
 
     def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
         inner = whole(mode, shapes, land)
@@ -113,8 +115,8 @@ def _small(made: Any, most: int, by_xla: bool = False) -> list[int]:
 
         return limited
 
-    made._modes.run = run
-    made._runs.clear()
+    calls.modes.run = run
+    calls.take(calls.modes, calls.mode)
     return tried
 
 

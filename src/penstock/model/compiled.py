@@ -18,34 +18,31 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.config import DEFAULT_BATCH, Model
 from penstock.errors import DeviceMemoryError, ModelError, ModelLoadError
-from penstock.model import pace, plans, stored
+from penstock.model import plans, stored
 from penstock.model.beginning import beginning, may_begin_anew
 from penstock.model.cache import Entry
-from penstock.model.calls import blank, padded, ran
+from penstock.model.calls import Calls, blank, padded
 from penstock.model.circumstances import circumstances, device_kind
 from penstock.model.examine import Examination
 from penstock.model.findings import Findings
 from penstock.model.graph import Graph
 from penstock.model.handover import gathered
-from penstock.model.modes import Bound, Modes, Run, Shapes, shapes_of
+from penstock.model.modes import Bound, Modes
 from penstock.model.peak import memory_of
 from penstock.model.rungs import Rungs, ladder
 from penstock.model.samples import Samples, find_samples
-from penstock.model.traffic import Traffic
 from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport.tensors import Array, dtype_name, numpy_dtype
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 180.0  # seconds to wait for another worker that finds out the same
 _TIMED = 0.1  # seconds of measuring one size
-_CLEARLY = 0.97
 _MUCH = 1.25  # times: more memory than was held before
 _KEPT = 256
 
@@ -75,12 +72,9 @@ class Compiled:
         self._rungs = Rungs(model.ladder or ladder(self.max_batch))
         self._model = model
         self._frozen = frozen
-        self._modes = Modes(graph, frozen)
+        self._calls = Calls(Modes(graph, frozen), self._shorten)
         self._thorough = thorough
         self._tell = tell
-        self._runs: dict[Shapes, Run] = {}
-        self._fetched: set[Shapes] = set()  # of these sizes answers are fetched after the call
-        self._traffic = Traffic()
         self._signatures: dict[tuple[Any, ...], Signature] = {}
         self._samples: Samples | None = None
         self._findings: Findings
@@ -95,7 +89,7 @@ class Compiled:
             with self._shared.alone(_PATIENCE):
                 if not self._remembered(graph):
                     self._found_out(graph)
-        self._modes.settle(self._findings.mode)
+        self._calls.modes.settle(self._calls.mode)
 
     # ── run ────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,7 +105,7 @@ class Compiled:
         size = self.padded(rows)
         if size != rows:
             arrays = [padded(array, size) for array in arrays]
-        outputs = self._compute(arrays)
+        outputs = self._calls(arrays)
         for output in outputs:
             if output.ndim == 0 or len(output) != size:
                 got = "a scalar" if output.ndim == 0 else f"{len(output)}"
@@ -149,30 +143,6 @@ class Compiled:
         self._entry.write(self._findings.to_json())
         self._note()
 
-    def _compute(self, arrays: list[Array]) -> list[Array]:
-        shapes = shapes_of(arrays)
-        run = self._runs.get(shapes)
-        if run is None:
-            land = self._modes.lands and shapes not in self._fetched
-            run = self._modes.run(self._findings.mode, shapes, land)
-            if len(self._runs) >= _KEPT:
-                self._runs.clear()
-            self._runs[shapes] = run
-        try:
-            with self._traffic.among_others():
-                return ran(run, arrays)
-        except DeviceMemoryError:
-            pass  # perhaps only because others were running
-        try:
-            with self._traffic.alone():
-                return ran(run, arrays)
-        except DeviceMemoryError as error:
-            rows = len(arrays[0])
-            self._shorten(rows)
-            raise DeviceMemoryError(
-                f"a batch of {rows} rows needs more memory than the device has left: {error}"
-            ) from None
-
     def _signature(self, outputs: list[Array]) -> Signature:
         kind = tuple((output.dtype, output.shape[1:]) for output in outputs)
         known = self._signatures.get(kind)
@@ -195,7 +165,7 @@ class Compiled:
         if any(None in tensor.shape for tensor in signature):
             if self._rungs.warm:
                 arrays = [blank(array, self._rungs.warm[0]) for array in arrays]
-            signature = self._signature(self._compute(arrays))
+            signature = self._signature(self._calls(arrays))
         return signature, [
             np.empty((0, *tensor.sizes), numpy_dtype(tensor.dtype)) for tensor in signature
         ]
@@ -213,14 +183,15 @@ class Compiled:
         if findings.outgrown(memory_of(self.device).limit()):
             return False
         try:
+            modes = self._calls.modes
             if findings.precision and self._frozen is None:
-                self._modes = Modes(graph.at(findings.precision))
+                modes = Modes(graph.at(findings.precision))
+            self._calls.take(modes, findings.mode)
             self._begin(findings, None)
         except DeviceMemoryError:
             raise
         except Exception as error:
             _log.info("cache: %s is made anew: %s", entry.path, error)
-            self._runs.clear()
             return False
         self.cached, self._entry = True, entry
         if self._findings.max_batch < findings.max_batch:
@@ -237,7 +208,7 @@ class Compiled:
             tell=self._tell,
         )
         findings = examination.findings(self._shared)
-        self._modes = examination.modes
+        self._calls.take(examination.modes, findings.mode)
         if not examination.lasting:
             self._shared = self._own = Entry({})
         self._own.forget()
@@ -264,7 +235,7 @@ class Compiled:
             samples, _ = find_samples(
                 self._inputs,
                 self._model.sample,
-                lambda made: self._compute(made.rows(smallest)),
+                lambda made: self._calls(made.rows(smallest)),
             )
             if samples is None:
                 raise ModelLoadError(f"it does not run any more in the mode {findings.mode}")
@@ -315,7 +286,7 @@ class Compiled:
     def _pads(self) -> bool:
         if not self.batched:
             return False
-        by_size = self._findings.mode.endswith("xla") or bool(self._modes.needs_sizes)
+        by_size = self._calls.mode.endswith("xla") or bool(self._calls.modes.needs_sizes)
         return by_size or self.device != "CPU" or bool(self._model.ladder)
 
     def warm_up(self) -> bool:
@@ -328,7 +299,7 @@ class Compiled:
         """Keep the frozen graph for the next start, if there is one, and what memory it needs."""
         if not self._entry.kept:
             return
-        frozen = self._modes.frozen()
+        frozen = self._calls.modes.frozen()
         if frozen is not None:
             stored.keep(self._shared, self._model, self._inputs, self._outputs, frozen)
         self._note()
@@ -366,38 +337,18 @@ class Compiled:
         """Nanoseconds that a batch takes, hand-over included; the first run does not count."""
         arrays = samples.rows(size)
         began = time.perf_counter()
-        self._compute(arrays)
+        self._calls(arrays)
         _log.info("the first batch of %d took %.1f s", size, time.perf_counter() - began)
-        if self._modes.lands:
-            self._find_way_out(arrays)
+        self._calls.find_way_out(arrays)
         if once:
             return 0
         times: list[int] = []
         until = time.perf_counter() + _TIMED
         while len(times) < 3 or (time.perf_counter() < until and len(times) < 50):
             began = time.perf_counter_ns()
-            self._compute(arrays)
+            self._calls(arrays)
             times.append(time.perf_counter_ns() - began)
         return int(statistics.median(times))
-
-    def _find_way_out(self, arrays: list[Any]) -> None:
-        """Whether answers of this size are sooner on the host when they are fetched there.
-
-        A copy inside the call costs a little, and is worth it when the next call follows at once.
-        """
-        shapes = shapes_of(arrays)
-        seconds: dict[bool, float] = {}
-        for land in (True, False):
-            call = partial(ran, self._modes.run(self._findings.mode, shapes, land), arrays)
-            try:
-                call()
-                together = pace.in_flight(call, enough=_TIMED)
-            except DeviceMemoryError:
-                return  # so many of them do not fit; one at a time does
-            seconds[land] = together + pace.alone(call, enough=_TIMED)
-        if seconds[False] < _CLEARLY * seconds[True]:
-            self._fetched.add(shapes)
-        self._runs.pop(shapes, None)
 
     @property
     def remembered_at(self) -> str:
