@@ -56,6 +56,12 @@ def compiled_network(kind: str, **settings: Any) -> tuple[Any, Any]:
     return made, Compiled(graph_of(model), model)
 
 
+def rewrite(made: Any, **changes: Any) -> None:
+    """What the next start will read of the findings about this one, with changes."""
+    preparation = made._preparation
+    preparation._entry.write({**preparation._findings.to_json(), **changes})
+
+
 def aligned(array: Any) -> Array:
     """A copy that lies as the worker's buffers lie."""
     array = np.asarray(array)

@@ -14,7 +14,7 @@ from penstock.errors import ModelError
 from penstock.model.peak import NoMemory
 from penstock.spec import TensorSpec
 from penstock.transport.tensors import address_of, structure
-from tests.model.graphs import aligned, compiled, compiled_network, graph
+from tests.model.graphs import aligned, compiled, compiled_network, graph, rewrite
 from tests.model.networks import graph_of, network, rows_for
 from tests.model.tensorflow_process import in_tensorflow
 
@@ -275,15 +275,15 @@ def test_findings_that_do_not_work_any_more_are_made_anew(tmp_path: Path) -> Non
         patch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
         first = compiled(call)
         assert compiled(call).cached
-        first._entry.write({**first._findings.to_json(), "mode": "steam"})
+        rewrite(first, mode="steam")
         assert not compiled(call).cached
-        first._entry.write({**first._findings.to_json(), "unknown": 1})
+        rewrite(first, unknown=1)
         assert not compiled(call).cached
         assert compiled(call).cached
         table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [1]), 0)
         looked_up = graph(table.lookup, ("int32", ()), ("int32", ()), key="def", keep=table)
         other = compiled(looked_up, compile="function")
-        other._entry.write({**other._findings.to_json(), "mode": "xla"})
+        rewrite(other, mode="xla")
         again = compiled(looked_up, compile="function")
         assert not again.cached
         assert again.facts()["mode"] == "function"
@@ -297,7 +297,7 @@ def test_a_mode_that_workers_died_of_is_left_alone_but_not_for_ever(tmp_path: Pa
     call = graph(lambda x: x * 2, key="abc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-        entry = compiled(call, max_batch=2)._entry
+        entry = compiled(call, max_batch=2)._preparation._entry
         entry.path.unlink()
         for mode in ("xla", "frozen-xla"):
             entry._mark(mode).write_text("tried\ntried\n")
@@ -329,7 +329,7 @@ def test_a_start_with_less_memory_cuts_the_ladder_and_one_with_more_searches_ane
     def started(limit: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-            patch.setattr("penstock.model.compiled.memory_of", lambda device: Card(limit))
+            patch.setattr("penstock.model.preparation.memory_of", lambda device: Card(limit))
             return compiled(call, compile="xla")
 
     first = started(0)
@@ -340,7 +340,7 @@ def test_a_start_with_less_memory_cuts_the_ladder_and_one_with_more_searches_ane
         "memory": {"held": 0, "fixed": 100, "per_row": 10, "limit": 1000, "peaks": {}},
         "reasons": {"max_batch": "256 rows do not fit into the device's memory"},
     }
-    first._entry.write({**first._findings.to_json(), **known})
+    rewrite(first, **known)
     assert started(1000).facts()["rungs"] == [1, 8, 64]
     less = started(500)
     assert less.cached

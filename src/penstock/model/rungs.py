@@ -23,11 +23,15 @@ def ladder(max_batch: int) -> tuple[int, ...]:
 class Rungs:
     """A ladder; `most` are the rows that fit into the device's memory, as far as is known."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self.begin(())
+
+    def begin(self, sizes: Sequence[int]) -> None:
+        """A ladder of which nothing is warm yet, and nothing known not to fit."""
         self.sizes = tuple(sizes)
         self.warm: list[int] = []
         self.most = ANY
-        self._changing = threading.Lock()
 
     def padded(self, rows: int) -> int:
         """The next size that is warm; the rows themselves where any size can be run."""
@@ -59,3 +63,8 @@ class Rungs:
         """The largest size does not fit, and the next smaller one is to be tried."""
         self.sizes = self.sizes[:-1]
         self.most = ANY  # that one may be more than half of it
+
+    @property
+    def largest(self) -> int:
+        """The rows of the largest batch that fits, as far as is known."""
+        return min(self.sizes[-1], self.most)
