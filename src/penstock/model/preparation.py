@@ -163,7 +163,6 @@ class Preparation:
         self._begin(findings, examination.samples)
         self._entry = self._shared
         if self._findings.max_batch < findings.max_batch:
-            self._shared.write(findings.to_json())
             self._write_cut()
         else:
             self._shared.write(self._findings.to_json())
