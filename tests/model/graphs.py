@@ -10,7 +10,7 @@ import numpy as np
 from penstock.config import Model
 from penstock.model.graph import Graph
 from penstock.spec import TensorSpec
-from penstock.transport.tensors import empty_aligned
+from penstock.transport.tensors import empty_aligned, structure
 from tests.model.networks import graph_of, network
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +54,20 @@ def compiled_network(kind: str, **settings: Any) -> tuple[Any, Any]:
     made = network(kind)
     model = Model(made, **settings)
     return made, Compiled(graph_of(model), model)
+
+
+def answer(made: Any, rows: dict[str, Any]) -> dict[str, Any]:
+    """What it says to these rows: its outputs by name, "" for a bare array."""
+    count = len(next(iter(rows.values())))
+    signature, arrays = made({name: aligned(value) for name, value in rows.items()}, count)
+    got = structure(signature, arrays)
+    return got if isinstance(got, dict) else {"": got}
+
+
+def rewrite(made: Any, **changes: Any) -> None:
+    """What the next start will read of the findings about this one, with changes."""
+    preparation = made._preparation
+    preparation._entry.write({**preparation._findings.to_json(), **changes})
 
 
 def aligned(array: Any) -> Array:

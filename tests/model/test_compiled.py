@@ -1,21 +1,18 @@
-"""Compiled models at work: the same answers in any company, sizes, start after start."""
+"""Compiled models at work: the same answers in any company, and at any size."""
 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.config import Model
 from penstock.errors import ModelError
-from penstock.model.peak import NoMemory
 from penstock.spec import TensorSpec
-from penstock.transport.tensors import address_of, structure
-from tests.model.graphs import aligned, compiled, compiled_network, graph
-from tests.model.networks import graph_of, network, rows_for
+from penstock.transport.tensors import address_of
+from tests.model.graphs import aligned, answer, compiled, compiled_network, graph
+from tests.model.networks import rows_for
 from tests.model.tensorflow_process import in_tensorflow
 
 KINDS = ["dense", "conv", "recurrent", "attention", "two"]
@@ -26,13 +23,6 @@ def _direct(model: Any, rows: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(wanted, dict):
         wanted = {"": wanted}
     return {name: np.asarray(value) for name, value in wanted.items()}
-
-
-def _answer(made: Any, rows: dict[str, Any]) -> dict[str, Any]:
-    count = len(next(iter(rows.values())))
-    signature, arrays = made({name: aligned(value) for name, value in rows.items()}, count)
-    answer = structure(signature, arrays)
-    return answer if isinstance(answer, dict) else {"": answer}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +40,7 @@ def test_a_row_is_answered_alike_alone_among_others_and_padded(
     rows = rows_for(kind, 8)
     wanted = _direct(model, rows)
     for chosen in ([0], [3], [0, 1, 2], [2, 1, 0], [5, 0, 5, 0, 5], [7, 6, 5, 4, 3, 2, 1, 0]):
-        got = _answer(made, {name: value[chosen] for name, value in rows.items()})
+        got = answer(made, {name: value[chosen] for name, value in rows.items()})
         assert got.keys() == wanted.keys()
         for name, value in wanted.items():
             np.testing.assert_allclose(got[name], value[chosen], rtol=1e-4, atol=1e-5)
@@ -73,7 +63,7 @@ def test_a_network_is_measured_and_the_winner_taken() -> None:
     assert made.facts()["latency"].keys() == {"1", "2", "4"}
     assert not made.warm_up()
     rows = rows_for("dense")
-    np.testing.assert_allclose(_answer(made, rows)[""], _direct(model, rows)[""], rtol=1e-4)
+    np.testing.assert_allclose(answer(made, rows)[""], _direct(model, rows)[""], rtol=1e-4)
 
 
 @in_tensorflow
@@ -162,7 +152,7 @@ def test_inputs_come_by_name_in_any_order() -> None:
     rows = rows_for("two", 3)
     wanted = _direct(model, rows)
     for names in (["left", "right"], ["right", "left"]):
-        got = _answer(made, {name: rows[name] for name in names})
+        got = answer(made, {name: rows[name] for name in names})
         for name, value in wanted.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5)
 
@@ -205,7 +195,7 @@ def test_open_sizes_of_inputs() -> None:
     assert "XLA was not tried: it would compile for every new size" in made.facts()["notes"]
     for length in (1, 7, 3):
         rows = {"sequence": rows_for("recurrent", 3)["sequence"][:, :length]}
-        np.testing.assert_allclose(_answer(made, rows)[""], _direct(model, rows)[""], rtol=1e-4)
+        np.testing.assert_allclose(answer(made, rows)[""], _direct(model, rows)[""], rtol=1e-4)
     call = graph(lambda x: x * 2, ("float32", (None,)), ("float32", (None,)))
     explicit = compiled(call, max_batch=4, compile="xla")
     for length in (5, 2):
@@ -239,114 +229,3 @@ def test_what_a_model_raises_comes_through() -> None:
     assert "StatefulPartitionedCall" not in str(raised.value)
     assert "function_node" not in str(raised.value)
     assert made(np.ones((2, 3), np.float32), 2)[1][0].tolist() == [[1.0] * 3] * 2
-
-
-@in_tensorflow
-def test_the_second_start_knows_what_the_first_has_found_out(tmp_path: Path) -> None:
-    network("dense").save(tmp_path / "net.keras")
-    model = Model(tmp_path / "net.keras", max_batch=4)
-    first = _started(tmp_path, model)
-    assert not first.cached
-    first.warm_up()
-    second = _started(tmp_path, model)
-    assert second.cached
-    assert {**second.facts(), "cached": False, "ladder": []} == {**first.facts(), "ladder": []}
-    rows = rows_for("dense")
-    np.testing.assert_allclose(_answer(first, rows)[""], _answer(second, rows)[""], rtol=1e-5)
-    for changed in (
-        {"max_batch": 5},
-        {"compile": "frozen"},
-        {"tolerance": 0.1},
-        {"batched": False},
-    ):
-        settings = {"max_batch": 4, **changed}
-        assert not _started(tmp_path, Model(tmp_path / "net.keras", **settings)).cached
-    network("conv").save(tmp_path / "net.keras")
-    assert not _started(tmp_path, Model(tmp_path / "net.keras", max_batch=4)).cached
-
-
-@in_tensorflow
-def test_findings_that_do_not_work_any_more_are_made_anew(tmp_path: Path) -> None:
-    import tensorflow as tf
-
-    call = graph(lambda x: tf.strings.length(x), ("string", ()), ("int32", ()), key="abc")
-    (tmp_path / "cache").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
-        first = compiled(call)
-        assert compiled(call).cached
-        first._entry.write({**first._findings.to_json(), "mode": "steam"})
-        assert not compiled(call).cached
-        first._entry.write({**first._findings.to_json(), "unknown": 1})
-        assert not compiled(call).cached
-        assert compiled(call).cached
-        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [1]), 0)
-        looked_up = graph(table.lookup, ("int32", ()), ("int32", ()), key="def", keep=table)
-        other = compiled(looked_up, compile="function")
-        other._entry.write({**other._findings.to_json(), "mode": "xla"})
-        again = compiled(looked_up, compile="function")
-        assert not again.cached
-        assert again.facts()["mode"] == "function"
-        for made in (tmp_path / "cache" / "models").glob("*.json"):
-            made.write_text("{")
-        assert not compiled(call).cached
-
-
-@in_tensorflow
-def test_a_mode_that_workers_died_of_is_left_alone_but_not_for_ever(tmp_path: Path) -> None:
-    call = graph(lambda x: x * 2, key="abc")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-        entry = compiled(call, max_batch=2)._entry
-        entry.path.unlink()
-        for mode in ("xla", "frozen-xla"):
-            entry._mark(mode).write_text("tried\ntried\n")
-        made = compiled(call, max_batch=2)
-        assert made.facts()["modes"].keys() == {"function", "frozen"}
-        assert "xla was not tried: workers died of it" in made.facts()["notes"]
-        made.warm_up()
-        assert not entry.path.exists()  # so that it is found out anew another time
-
-
-def _started(folder: Path, model: Model) -> Any:
-    from penstock.model.compiled import Compiled
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_CACHE", str(folder / "cache"))
-        return Compiled(graph_of(model), model)
-
-
-@in_tensorflow
-def test_a_start_with_less_memory_cuts_the_ladder_and_one_with_more_searches_anew(
-    tmp_path: Path,
-) -> None:
-    class Card(NoMemory):
-        def __init__(self, limit: int) -> None:
-            self.limit = lambda: limit
-
-    call = graph(lambda x: x * 2, key="abc")
-
-    def started(limit: int) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-            patch.setattr("penstock.model.compiled.memory_of", lambda device: Card(limit))
-            return compiled(call, compile="xla")
-
-    first = started(0)
-    known = {
-        "searched": True,
-        "max_batch": 64,
-        "ladder": [1, 8, 64],
-        "memory": {"held": 0, "fixed": 100, "per_row": 10, "limit": 1000, "peaks": {}},
-        "reasons": {"max_batch": "256 rows do not fit into the device's memory"},
-    }
-    first._entry.write({**first._findings.to_json(), **known})
-    assert started(1000).facts()["rungs"] == [1, 8, 64]
-    less = started(500)
-    assert less.cached
-    assert less.max_batch == 32  # not a size that was compiled before, but 8 is far less
-    assert less.facts()["rungs"] == [1, 8, 32]
-    assert started(1000).max_batch == 64  # what the one with less found out is not kept
-    more = started(1300)
-    assert not more.cached
-    assert more.max_batch == 32

@@ -19,7 +19,7 @@ from penstock.spec import TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import wire
 from tests.conditions import until
-from tests.model.graphs import aligned, compiled, graph
+from tests.model.graphs import aligned, compiled, graph, rewrite
 from tests.model.networks import graph_of, network, rows_for
 from tests.model.tensorflow_process import in_tensorflow
 from tests.worker.slots import ClientMemory
@@ -58,22 +58,23 @@ def test_outputs_that_land_on_the_host_are_the_same_in_every_mode(kind: str) -> 
 @in_tensorflow
 def test_answers_come_by_the_quicker_way_and_are_the_same_by_both() -> None:
     made = compiled(graph(lambda x: x * 2), compile="xla", max_batch=4)
-    made._modes.lands = True
+    calls = made._calls
+    calls.modes.lands = True
     taken: list[bool] = []
-    whole = made._modes.run
+    whole = calls.modes.run
 
     def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
         inner = whole(mode, shapes, land)
         taken.append(bool(land))
         return inner
 
-    made._modes.run = run
+    calls.modes.run = run
     assert made.warm_up()
     assert {True, False} <= set(taken)  # both were tried
     x = aligned(np.arange(6, dtype=np.float32).reshape(2, 3))
     for fetched in (set(), {((2, 3),)}):
-        made._fetched = fetched
-        made._runs.clear()
+        calls._fetched = fetched
+        calls.take(calls.modes, calls.mode)
         assert made(x, 2)[1][0].tolist() == (x * 2).tolist()
         assert taken[-1] == (not fetched)
 
@@ -100,7 +101,8 @@ def _exhausted(by_xla: bool = False) -> Exception:
 def _small(made: Any, most: int, by_xla: bool = False) -> list[int]:
     """From now on batches of more rows are too large for the device; returns what is tried."""
     tried: list[int] = []
-    whole = made._modes.run
+    calls = made._calls
+    whole = calls.modes.run
 
     def run(mode: str, shapes: Any, land: bool | None = None) -> Any:
         inner = whole(mode, shapes, land)
@@ -113,9 +115,15 @@ def _small(made: Any, most: int, by_xla: bool = False) -> list[int]:
 
         return limited
 
-    made._modes.run = run
-    made._runs.clear()
+    calls.modes.run = run
+    calls.take(calls.modes, calls.mode)
     return tried
+
+
+def _begin_again(made: Any) -> None:
+    """Sizes are decided on and warmed as at a start that knows what this one has found out."""
+    preparation = made._preparation
+    preparation._begin(preparation._findings, preparation._samples)
 
 
 def _doubled(**settings: Any) -> Any:
@@ -169,8 +177,8 @@ def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[st
         assert again.facts()["rungs"][-1] == 8
         assert "the device's memory" in again.facts()["reasons"]["max_batch"]
         _small(again, 4)
-        again._begin(again._findings, again._samples)  # at the start, as in `_remembered`
-        again._entry.write(again._findings.to_json())
+        _begin_again(again)
+        rewrite(again)
         assert started().facts()["max_batch"] == 4
 
 
@@ -190,7 +198,7 @@ def test_what_did_not_fit_on_a_card_says_nothing_of_another_of_its_name(tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
         first = started("GPU-a")
-        first._entry.write({**first._findings.to_json(), "memory": memory})
+        rewrite(first, memory=memory)
         small, large = started("GPU-a"), started("GPU-b")
         _small(small, 16)
         x = aligned(np.ones((32, *small.spec.inputs[0].shape), np.float32))
@@ -238,7 +246,7 @@ def test_a_worker_leaves_what_it_needs_where_engines_look_beforehand(tmp_path: P
         patch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
         first = started()
         memory = {"held": 10, "fixed": 30, "per_row": 7, "buffers_per_row": 2, "limit": 0}
-        first._entry.write({**first._findings.to_json(), "memory": memory})
+        rewrite(first, memory=memory)
         assert not known_need(model, "GPU-a").measured  # nobody has said where that is
         made = started()
         made.warm_up()
@@ -277,9 +285,9 @@ def test_a_batch_for_a_larger_card_is_taken_apart_and_nothing_compiled_for_it() 
     """An engine sends what its last card takes; a smaller one has never warmed that size."""
     made = _doubled()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.model.compiled.memory_of", lambda device: NoMemory())
-        made.device = "GPU"
-        made._begin(made._findings, made._samples)
+        patch.setattr("penstock.model.preparation.memory_of", lambda device: NoMemory())
+        made._preparation.device = "GPU"
+        _begin_again(made)
         tried = _small(made, 1000)
         x = aligned(np.ones((64, 3), np.float32))
         with pytest.raises(DeviceMemoryError, match="64 rows: the device has memory for 32"):
@@ -294,7 +302,7 @@ def test_a_batch_for_a_larger_card_is_taken_apart_and_nothing_compiled_for_it() 
 def test_a_start_warms_the_largest_size_that_fits() -> None:
     made = _doubled()
     tried = _small(made, 4)
-    made._begin(made._findings, made._samples)
+    _begin_again(made)
     assert made.facts()["rungs"] == [1, 2, 4]
     assert made.facts()["ladder"] == [1, 4]
     assert made.max_batch == 4
@@ -304,7 +312,7 @@ def test_a_start_warms_the_largest_size_that_fits() -> None:
     assert made(x, 3)[1][0].tolist() == [[2.0] * 3] * 3
     _small(made, 0)
     with pytest.raises(DeviceMemoryError):
-        made._begin(made._findings, made._samples)
+        _begin_again(made)
 
 
 @in_tensorflow
@@ -325,17 +333,17 @@ def test_where_a_failure_leaves_memory_behind_the_next_worker_knows_what_did_not
         patch.setenv("PENSTOCK_CACHE", str(tmp_path))
         patch.setenv("PENSTOCK_WORKER", "0")
         made = compiled(call, compile="xla", max_batch=32)
-        patch.setattr("penstock.model.compiled.memory_of", lambda device: Leaking())
+        patch.setattr("penstock.model.preparation.memory_of", lambda device: Leaking())
         tried = _small(made, 4)
         with pytest.raises(DeviceMemoryError):
-            made._begin(made._findings, made._samples)
+            _begin_again(made)
         assert max(tried) == tried[-1] == 32
         again = compiled(call, compile="xla", max_batch=32)
         assert again.cached
         assert again.facts()["rungs"] == [1, 2, 4, 8, 16]
         patch.setenv(SQUEEZED, "2")  # there is no next one
         tried = _small(again, 4)
-        again._begin(again._findings, again._samples)
+        _begin_again(again)
         assert again.facts()["rungs"] == [1, 2, 4]
 
 
@@ -352,7 +360,7 @@ def test_a_batch_that_did_not_fit_is_gone_when_memory_is_looked_at() -> None:
 
     made = _doubled()
     _small(made, 4)
-    samples = made._samples
+    samples = made._preparation._samples
     rows = samples.rows
 
     def noted(size: int) -> Any:
@@ -362,8 +370,8 @@ def test_a_batch_that_did_not_fit_is_gone_when_memory_is_looked_at() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "rows", noted)
-        patch.setattr("penstock.model.compiled.memory_of", lambda device: Looked())
-        made._begin(made._findings, samples)
+        patch.setattr("penstock.model.preparation.memory_of", lambda device: Looked())
+        _begin_again(made)
     assert made.facts()["rungs"] == [1, 2, 4]
     assert len(alive) == 7  # before and after 32, 16 and 8 rows, and before 4
     assert not any(alive)
@@ -384,7 +392,7 @@ def test_a_model_that_does_not_fit_at_all_is_no_model_that_is_broken(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_CACHE", str(tmp_path))
-        patch.setattr("penstock.model.compiled.Compiled._found_out", full)
+        patch.setattr("penstock.model.preparation.Preparation._found_out", full)
         with pytest.raises(DeviceMemoryError, match="does not fit: its device has too little"):
             load(Model(str(path)))
 

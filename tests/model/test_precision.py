@@ -13,6 +13,7 @@ from penstock.config import Model
 from penstock.errors import ModelLoadError
 from penstock.model.drift import Drift, drift_of
 from penstock.model.rounding import Tried, decide
+from tests.model.graphs import rewrite
 from tests.model.networks import graph_of, network, rows_for
 from tests.model.tensorflow_process import in_tensorflow
 
@@ -196,8 +197,7 @@ def test_the_drift_is_in_the_facts_and_the_second_start_needs_no_model(tmp_path:
         first.warm_up()
         second = load(model)
         other = load(dataclasses.replace(model, precision=""))
-        broken: Any = first
-        broken._entry.write({**broken._findings.to_json(), "mode": "steam"})
+        rewrite(first, mode="steam")
         anew = load(model)  # its stored graph is there, but not how to run it
     assert not anew.facts()["cached"]
     assert anew.facts()["precision"] == "mixed_bfloat16"

@@ -13,6 +13,8 @@ becomes a `Graph` (`graph`), and that is compiled (`compiled`):
 | which compile mode | `contest` (who competes), `choice` (who wins), `agreement` |
 | how many rows at a time | `sweep` (measures), `sizes` (decides), `peak` (memory), `pace` |
 | remembering that | `findings`, `cache`, `circumstances`, `machine`, `stored`, `plans` |
-| running it | `compiled`, `modes`, `rungs` (sizes), `calls`, `handover`, `shortage` (of memory) |
+| getting it ready | `preparation`, `beginning` (sizes) |
+| running it | `compiled`, `rungs` (sizes), `calls`, `modes`, `handover` |
+| too little memory | `shortage` (which errors say so), `traffic` (a call that is made alone) |
 | TensorFlow itself | `watching` for it, `quiet`, `haste`, `impatience`, `xla_cache`, `runtime` |
 """

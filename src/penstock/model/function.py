@@ -18,10 +18,13 @@ class Runnable(Protocol):
     """A loaded model: what the worker's device runs."""
 
     spec: ModelSpec
-    max_batch: int
     batched: bool
     device: str  # what TensorFlow runs it on, "CPU" or "GPU"; "" for what is not TensorFlow's
     changed: bool  # whether its facts are others than those that were told
+
+    @property
+    def max_batch(self) -> int:
+        """The rows of the largest batch that it was loaded for."""
 
     def __call__(self, inputs: Any, rows: int) -> tuple[Signature, list[Array]]:
         """Run on an array or a dict of arrays; returns the outputs with as many rows.

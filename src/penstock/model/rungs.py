@@ -23,11 +23,15 @@ def ladder(max_batch: int) -> tuple[int, ...]:
 class Rungs:
     """A ladder; `most` are the rows that fit into the device's memory, as far as is known."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self.begin(())
+
+    def begin(self, sizes: Sequence[int]) -> None:
+        """A ladder of which nothing is warm yet, and nothing known not to fit."""
         self.sizes = tuple(sizes)
         self.warm: list[int] = []
         self.most = ANY
-        self._changing = threading.Lock()
 
     def padded(self, rows: int) -> int:
         """The next size that is warm; the rows themselves where any size can be run."""
@@ -61,6 +65,6 @@ class Rungs:
         self.most = ANY  # that one may be more than half of it
 
     @property
-    def fitting(self) -> tuple[int, ...]:
-        """The sizes that are not known to be too large."""
-        return tuple(size for size in self.sizes if size <= self.most) or self.sizes[:1]
+    def largest(self) -> int:
+        """The rows of the largest batch that fits, as far as is known."""
+        return min(self.sizes[-1], self.most)
