@@ -25,7 +25,7 @@ from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
-from penstock.engine.requests import Request, Series
+from penstock.engine.requests import Request
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
@@ -63,12 +63,12 @@ class Core:
         self.state = (m.STATE_LOADING, 0, "")
         self.drain_until: int | None = None
         self.health = Health(self)
+        self.settling = Settling(self)
         self.counters = [ModelCounters() for _ in models]
         self.trace = Trace()
         self.admitted = 0
         self._shares = [Share(model.weight) for model in models]
         self._intake = Intake(self)
-        self._settling = Settling(self)
         self._lanes: weakref.WeakValueDictionary[tuple[int, Signature], Lane] = (
             weakref.WeakValueDictionary()
         )
@@ -138,7 +138,7 @@ class Core:
     def end_all(self) -> None:
         """Every request that is left ends now: the engine does."""
         for job in self.batcher.clear():
-            self.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
+            self.settling.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
         for client in list(self.clients.values()):
             for number in client.requests:
                 data = m.Failed(number, Kind.ENGINE_CLOSED, "the engine shut down")
@@ -173,7 +173,7 @@ class Core:
         client.gone = True
         self.trace.gone(number)
         for request in list(client.requests.values()):
-            self.cancel(request)
+            self.settling.cancel(request)
         for segment in client.segments.values():
             if segment.drop():
                 self.release(segment)
@@ -285,7 +285,7 @@ class Core:
             text = "the deadline cannot be met: what is before it takes too long"
         else:
             text = self._cannot_be_met(job, now, begun=True)
-        self.fail(job, Kind.DEADLINE, text)
+        self.settling.fail(job, Kind.DEADLINE, text)
 
     def _cannot_be_met(self, job: Job, now: int, *, begun: bool = False) -> str:
         """By the worker that would be done first."""
@@ -302,64 +302,6 @@ class Core:
             f"the deadline cannot be met: {max(left, 0) / 1e6:.1f} ms are left when this can "
             f"begin, and it takes about {takes / 1e6:.1f} ms"
         )
-
-    def drop(self, series: Series) -> None:
-        """Callers of some of its requests have lost interest: those that wait end now."""
-        for job in list(series.jobs):
-            if job.queued and series.dropped_of(job):
-                self.batcher.replace(job, self.wanted_of(job))
-
-    def wanted_of(self, job: Job) -> list[Job]:
-        """A job that waits, or will again, without what was cancelled of it: that ends here."""
-        series = job.owner
-        if not isinstance(series, Series):
-            return [job]
-        dropped = series.dropped_of(job)
-        if not dropped:
-            return [job]
-        series.jobs.remove(job)
-        parts: list[Job] = []
-        start = job.start
-        for row in (*dropped, job.start + job.rows):
-            if start < row:
-                parts.append(job.part(start, row - start))
-            start = row + 1
-        self.answers.cancel_rows(series, [series.number + row for row in dropped])
-        series.end_rows(len(dropped))
-        return parts
-
-    def cancel(self, request: Request) -> None:
-        """The caller has lost interest; what runs is let finish, its answer dropped."""
-        if request.cancelled:
-            return
-        request.cancelled = True
-        for job in request.jobs:
-            if job.queued:
-                self.batcher.remove(job)
-        if request.running == 0:
-            self.answers.finish(request)
-
-    def fail(self, job: Job, kind: Kind, text: str) -> None:
-        """A job that is not queued any more ends with an error."""
-        request = job.owner
-        if isinstance(request, Series):
-            ran = job.begun or job.suspect
-            self.answers.fail_rows(request, job.start, job.rows, kind, text, ran)
-            request.end_rows(job.rows)
-        elif request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
-            self.answers.finish(request)
-
-    def came_back(self, job: Job) -> bool:
-        """A worker has no more to do with this job; returns whether anybody waits for it."""
-        request = job.owner
-        request.returned()
-        if request.segment.unuse():
-            self.release(request.segment)
-        if request.cancelled:
-            if request.running == 0:
-                self.answers.finish(request)
-            return False
-        return True
 
     # ── workers ────────────────────────────────────────────────────────────────────────────────
 
@@ -470,7 +412,7 @@ class Core:
             self.trace.ran(worker.index, batch, record, began, now)
         for fairness, rows in _by_caller(batch.jobs):
             self.batcher.answered(lane, fairness, rows, now)
-        self._settling.batch_ran(worker, batch, record.layout)
+        self.settling.batch_ran(worker, batch, record.layout)
 
 
 def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:

@@ -206,9 +206,9 @@ class Intake:
                 request.dropped.add(number - request.number)
                 series[request] = None
             elif request is not None:  # else its end is on its way already
-                self._core.cancel(request)
+                self._core.settling.cancel(request)
         for each in series:
-            self._core.drop(each)
+            self._core.settling.drop(each)
 
     def _ask(self, client: ClientState, record: m.Ask, _: list[int], now: int) -> None:
         self._core.tell(client, record, now)
