@@ -19,7 +19,6 @@ import resource
 import signal
 import socket
 import time
-from pathlib import Path
 
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
@@ -302,8 +301,3 @@ class Server:
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
         os.close(descriptor)
-
-
-def socket_path(config: EngineConfig) -> Path:
-    """Where an engine with this config is reached."""
-    return rendezvous.address_of(config.name, config.folder)
