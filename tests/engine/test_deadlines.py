@@ -61,7 +61,7 @@ def test_what_cannot_be_met_is_refused_when_it_comes(room: Room) -> None:
     assert list(refusals) == [1]
     assert "cannot be met: 20.0 ms are left" in refusals[1]
     assert "takes about 20.0 ms" in refusals[1]
-    assert room.core.admitted == 1
+    assert room.core.admission.admitted == 1
     assert not room.core.clients[client].requests
     _ask(room, client, 2, 20 * MS)
     assert _refusals(room, client) == {}

@@ -5,9 +5,11 @@ It never touches a tensor and imports neither TensorFlow nor numpy. By file, fro
 - `requests`, `segments`, `workers`: what the engine knows of each, as small state machines
 - `cards`: what it knows of a model, and tells clients
 - `clients`: what it knows of a client; `intake`: reading a client's messages, believing none
+- `admission`: who is let into the queue; `settling`, `answers`: how requests end
 - `core`: the decisions. Events and the time in, effects out; no I/O
 - `health`: restarts, hangs and blame
-- `server`: the sockets and processes around the core; `__main__` starts it
+- `connections`: the clients' sockets
+- `server`: the process around it all; `__main__` starts it
 - `processes`: starting, watching and killing workers
 - `owner`: `penstock.Engine`, on the side of whoever starts an engine
 """

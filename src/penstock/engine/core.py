@@ -2,10 +2,11 @@
 
 The life of a request here, method by method::
 
-    take_client ▶ Intake ▶ admit ▶ [queued] ▶ step ▶ _dispatch ▶ [running]
-                                                                    │
-    Answers ◀ Settling ◀ _ran ◀ take_worker ◀───────────────────────┘
-                         ◀ Health.exited (its worker died)
+    take_client ▶ Intake ▶ Admission ▶ [queued] ▶ step ▶ _dispatch ▶ [running]
+                                                                        │
+    Answers ◀ Settling ◀ _ran ◀ take_worker ◀───────────────────────────┘
+                       ◀ Health.exited (its worker died)
+                       ◀ Admission.too_late, Intake (it was cancelled)
 
 `step` is called after every round of events: expire, supervise, dispatch, flush.
 """
@@ -19,20 +20,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.config import EngineConfig, Model
+from penstock.engine.admission import Admission
 from penstock.engine.answers import Answers, Effects
 from penstock.engine.cards import Means, card_of, encode_card
 from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
-from penstock.engine.requests import Request, Series
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
 from penstock.engine.workers import Batch, Worker
 from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher
-from penstock.scheduling.deadlines import in_time
 from penstock.scheduling.decisions import Decision
 from penstock.scheduling.lanes import Lane, Share
 from penstock.scheduling.queue import Job
@@ -63,12 +63,12 @@ class Core:
         self.state = (m.STATE_LOADING, 0, "")
         self.drain_until: int | None = None
         self.health = Health(self)
+        self.admission = Admission(self)
+        self.settling = Settling(self)
         self.counters = [ModelCounters() for _ in models]
         self.trace = Trace()
-        self.admitted = 0
         self._shares = [Share(model.weight) for model in models]
         self._intake = Intake(self)
-        self._settling = Settling(self)
         self._lanes: weakref.WeakValueDictionary[tuple[int, Signature], Lane] = (
             weakref.WeakValueDictionary()
         )
@@ -89,7 +89,7 @@ class Core:
         due = self.batcher.queue.next_due()
         if due is not None and due <= now:
             for job in self.batcher.expire(health.ready(), now):
-                self._too_late(job, now)
+                self.admission.too_late(job, now)
         if health.due is not None and health.due <= now:
             health.supervise(now)
         if self.batcher.jobs:
@@ -97,7 +97,7 @@ class Core:
             while decision := self.batcher.next_batch(ready, now):
                 self._dispatch(decision, now)
             for job in self.batcher.missed():
-                self._too_late(job, now)
+                self.admission.too_late(job, now)
         self.answers.flush()
 
     def wakeup(self, now: int) -> int | None:
@@ -138,7 +138,7 @@ class Core:
     def end_all(self) -> None:
         """Every request that is left ends now: the engine does."""
         for job in self.batcher.clear():
-            self.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
+            self.settling.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
         for client in list(self.clients.values()):
             for number in client.requests:
                 data = m.Failed(number, Kind.ENGINE_CLOSED, "the engine shut down")
@@ -173,7 +173,7 @@ class Core:
         client.gone = True
         self.trace.gone(number)
         for request in list(client.requests.values()):
-            self.cancel(request)
+            self.settling.cancel(request)
         for segment in client.segments.values():
             if segment.drop():
                 self.release(segment)
@@ -226,7 +226,7 @@ class Core:
                 )
         self.effects.close(segment.descriptor)
 
-    # ── requests ───────────────────────────────────────────────────────────────────────────────
+    # ── models ─────────────────────────────────────────────────────────────────────────────────
 
     def lane(self, model: int, signature: Signature) -> Lane:
         """Where requests of this kind wait together."""
@@ -240,126 +240,26 @@ class Core:
             self._lanes[model, signature] = lane
         return lane
 
-    def takes_series(self, lane: Lane, count: int) -> bool:
-        """Whether so many requests can be queued as one: there is room for all of them."""
-        return lane.batched and self.batcher.rows + count <= self.config.queue_rows
+    def _loaded(self, worker: Worker, record: m.ModelCard) -> None:
+        """A worker has loaded a model; what clients are told of it stays as they were told."""
+        worker.means[record.model] = Means(record.max_batch, {})
+        if self.state[0] == m.STATE_LOADING:
+            limits = self.limits(record.model).values()
+            card = self.cards[record.model].loaded(limits, bool(record.batched))
+            self.cards[record.model] = card
 
-    def admit(self, request: Request, job: Job, now: int) -> None:
-        """Queue a request, or refuse it at once."""
-        lane = job.lane
-        refusal: tuple[Kind, str] | None = None
-        if self.state[0] != m.STATE_READY:
-            refusal = (Kind.ENGINE_CLOSED, self.state[2] or "the engine is not ready yet")
-        elif (
-            lane.batched and not request.series and request.rows > self.cards[lane.model].max_batch
-        ):
-            most = self.cards[lane.model].max_batch
-            refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {most}")
-        elif (waits := self.batcher.rows) and waits + request.rows > self.config.queue_rows:
-            waiting = f"{waits} of {self.config.queue_rows} rows wait already"
-            refusal = (Kind.OVERLOADED, f"the engine's queue is full: {waiting}")
-        elif job.deadline and job.deadline <= now:
-            refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
-        elif self.health.hopeless:
-            refusal = (Kind.NO_WORKERS, self.health.hopeless)
-        elif job.deadline and not in_time(job, self.health.ready(), now):
-            refusal = (Kind.DEADLINE, self._cannot_be_met(job, now))
-        client = request.client
-        if refusal:
-            for number in request.numbers:
-                self.answers.refuse(client, number, *refusal)
-            return
-        self.admitted += job.requests
-        request.segment.requests += 1
-        if request.series:
-            client.requests.update(dict.fromkeys(request.numbers, request))
-        else:
-            client.requests[request.number] = request
-        request.jobs.append(job)
-        self.batcher.add(job, now)
+    def limits(self, model: int) -> dict[int, int]:
+        """The rows of the largest batch of this model that each worker can hold, if it has told."""
+        told = ((worker.index, worker.means.get(model)) for worker in self.workers)
+        return {index: means.most for index, means in told if means is not None}
 
-    def _too_late(self, job: Job, now: int) -> None:
-        if job.deadline <= now:
-            text = "the deadline passed while the request was queued"
-        elif in_time(job, self.health.ready(), now, begun=True):
-            text = "the deadline cannot be met: what is before it takes too long"
-        else:
-            text = self._cannot_be_met(job, now, begun=True)
-        self.fail(job, Kind.DEADLINE, text)
-
-    def _cannot_be_met(self, job: Job, now: int, *, begun: bool = False) -> str:
-        """By the worker that would be done first."""
-        left, takes = min(
-            (
-                (job.deadline - max(now, 0 if begun else worker.free_at), takes)
-                for worker in self.health.ready()
-                if (takes := job.lane.on(worker.index).cost(job.rows))
-            ),
-            key=lambda times: times[1] - times[0],
-            default=(job.deadline - now, job.lane.shortest(job.rows)),
-        )
-        return (
-            f"the deadline cannot be met: {max(left, 0) / 1e6:.1f} ms are left when this can "
-            f"begin, and it takes about {takes / 1e6:.1f} ms"
-        )
-
-    def drop(self, series: Series) -> None:
-        """Callers of some of its requests have lost interest: those that wait end now."""
-        for job in list(series.jobs):
-            if job.queued and series.dropped_of(job):
-                self.batcher.replace(job, self.wanted_of(job))
-
-    def wanted_of(self, job: Job) -> list[Job]:
-        """A job that waits, or will again, without what was cancelled of it: that ends here."""
-        series = job.owner
-        if not isinstance(series, Series):
-            return [job]
-        dropped = series.dropped_of(job)
-        if not dropped:
-            return [job]
-        series.jobs.remove(job)
-        parts: list[Job] = []
-        start = job.start
-        for row in (*dropped, job.start + job.rows):
-            if start < row:
-                parts.append(job.part(start, row - start))
-            start = row + 1
-        self.answers.cancel_rows(series, [series.number + row for row in dropped])
-        series.end_rows(len(dropped))
-        return parts
-
-    def cancel(self, request: Request) -> None:
-        """The caller has lost interest; what runs is let finish, its answer dropped."""
-        if request.cancelled:
-            return
-        request.cancelled = True
-        for job in request.jobs:
-            if job.queued:
-                self.batcher.remove(job)
-        if request.running == 0:
-            self.answers.finish(request)
-
-    def fail(self, job: Job, kind: Kind, text: str) -> None:
-        """A job that is not queued any more ends with an error."""
-        request = job.owner
-        if isinstance(request, Series):
-            ran = job.begun or job.suspect
-            self.answers.fail_rows(request, job.start, job.rows, kind, text, ran)
-            request.end_rows(job.rows)
-        elif request.fail_rows(job.start, job.rows, kind, text) and request.running == 0:
-            self.answers.finish(request)
-
-    def came_back(self, job: Job) -> bool:
-        """A worker has no more to do with this job; returns whether anybody waits for it."""
-        request = job.owner
-        request.returned()
-        if request.segment.unuse():
-            self.release(request.segment)
-        if request.cancelled:
-            if request.running == 0:
-                self.answers.finish(request)
-            return False
-        return True
+    def _learn(self, worker: Worker, model: int, facts: dict[str, Any]) -> None:
+        """A worker has told what it knows of a model: its sizes, and how long they take."""
+        means = worker.means.get(model) or Means(self.cards[model].max_batch, {})
+        worker.means[model] = means.measured(facts)
+        for lane in self._lanes.values():
+            if lane.model == model:
+                _tell(lane, worker)
 
     # ── workers ────────────────────────────────────────────────────────────────────────────────
 
@@ -391,27 +291,6 @@ class Core:
             worker.load_error = (record.kind, record.text)
         for descriptor in descriptors:
             self.effects.close(descriptor)
-
-    def _loaded(self, worker: Worker, record: m.ModelCard) -> None:
-        """A worker has loaded a model; what clients are told of it stays as they were told."""
-        worker.means[record.model] = Means(record.max_batch, {})
-        if self.state[0] == m.STATE_LOADING:
-            limits = self.limits(record.model).values()
-            card = self.cards[record.model].loaded(limits, bool(record.batched))
-            self.cards[record.model] = card
-
-    def limits(self, model: int) -> dict[int, int]:
-        """The rows of the largest batch of this model that each worker can hold, if it has told."""
-        told = ((worker.index, worker.means.get(model)) for worker in self.workers)
-        return {index: means.most for index, means in told if means is not None}
-
-    def _learn(self, worker: Worker, model: int, facts: dict[str, Any]) -> None:
-        """A worker has told what it knows of a model: its sizes, and how long they take."""
-        means = worker.means.get(model) or Means(self.cards[model].max_batch, {})
-        worker.means[model] = means.measured(facts)
-        for lane in self._lanes.values():
-            if lane.model == model:
-                _tell(lane, worker)
 
     def _dispatch(self, decision: Decision, now: int) -> None:
         worker = decision.runner
@@ -470,7 +349,7 @@ class Core:
             self.trace.ran(worker.index, batch, record, began, now)
         for fairness, rows in _by_caller(batch.jobs):
             self.batcher.answered(lane, fairness, rows, now)
-        self._settling.batch_ran(worker, batch, record.layout)
+        self.settling.batch_ran(worker, batch, record.layout)
 
 
 def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:

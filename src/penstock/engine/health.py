@@ -156,7 +156,7 @@ class Health:
                 f"the last one: {cause}"
             )
             for job in core.batcher.clear():
-                core.fail(job, Kind.NO_WORKERS, self.hopeless)
+                core.settling.fail(job, Kind.NO_WORKERS, self.hopeless)
 
     def _squeeze(self, worker: Worker) -> bool:
         """Whether another is to begin in its place at once, as it ran out of a card's memory."""
@@ -184,23 +184,23 @@ class Health:
                     core.effects.close(descriptor)
         for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
-                if core.came_back(job):
-                    for part in core.wanted_of(job):
+                if core.settling.came_back(job):
+                    for part in core.settling.wanted_of(job):
                         core.batcher.add(part, again=True)
         for batch in batches[:hands]:
             for job in batch.jobs:
-                if core.came_back(job):
-                    for part in core.wanted_of(job):
+                if core.settling.came_back(job):
+                    for part in core.settling.wanted_of(job):
                         self._blame(part, how)
 
     def _blame(self, job: Job, how: str) -> None:
         core = self._core
         if job.suspect:
             text = f"the worker ended while it ran this row alone: {how}"
-            core.fail(job, Kind.WORKER_LOST, text)
+            core.settling.fail(job, Kind.WORKER_LOST, text)
         elif not job.lane.batched:
             text = f"the worker ended while it ran this request, which may not be repeated: {how}"
-            core.fail(job, Kind.WORKER_LOST, text)
+            core.settling.fail(job, Kind.WORKER_LOST, text)
         else:
             request = job.owner
             request.jobs.remove(job)

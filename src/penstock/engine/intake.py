@@ -132,7 +132,7 @@ class Intake:
         if (len(data) - 1) % m.SUBMIT_ITEM.size:
             raise Malformed(f"Submit: {len(data) - 1} bytes are no whole number of requests")
         most = core.config.client_requests
-        admit = core.admit
+        admission = core.admission
         segments, layouts, requests = client.segments, client.layouts, client.requests
         asked = 0
         for (
@@ -181,13 +181,13 @@ class Intake:
                 and not deadline
                 and not layout.strings
                 and length <= _LARGEST_SLOT
-                and core.takes_series(lane, count)
+                and admission.takes_series(lane, count)
             ):
                 request = Series(
                     client, number, layout, segment, offset, length, input_bytes, count, now
                 )
                 job = Job(request, lane, count, 0, fairness, priority, 0, request.jobs, True)
-                admit(request, job, now)
+                admission.admit(request, job, now)
                 continue
             for each in numbers:
                 request = Request(
@@ -195,7 +195,7 @@ class Intake:
                 )
                 jobs, until = request.jobs, max(deadline, 0)
                 job = Job(request, lane, rows, 0, fairness, priority, until, jobs)
-                admit(request, job, now)
+                admission.admit(request, job, now)
                 offset += length
 
     def _cancel(self, client: ClientState, record: m.Cancel, _: list[int], now: int) -> None:
@@ -206,9 +206,9 @@ class Intake:
                 request.dropped.add(number - request.number)
                 series[request] = None
             elif request is not None:  # else its end is on its way already
-                self._core.cancel(request)
+                self._core.settling.cancel(request)
         for each in series:
-            self._core.drop(each)
+            self._core.settling.drop(each)
 
     def _ask(self, client: ClientState, record: m.Ask, _: list[int], now: int) -> None:
         self._core.tell(client, record, now)

@@ -25,7 +25,7 @@ def report(core: Core, now: int, started: int) -> dict[str, Any]:
         "healthy": all(worker.state is WorkerState.READY for worker in core.workers),
         "uptime": (now - started) / 1e9,
         "requests": {
-            "admitted": core.admitted,
+            "admitted": core.admission.admitted,
             "queued": core.batcher.requests,
             "queued_rows": core.batcher.rows,
             "done": core.answers.ended["done"],

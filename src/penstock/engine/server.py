@@ -1,8 +1,9 @@
-"""The sockets and processes around the core: startup, main loop, shutdown.
+"""The process around the core: startup, main loop, shutdown; and the processes of its workers.
 
 The main loop's `step` is all that the engine does: *receive* (the poller calls the handlers, which
 hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; what a socket
-does not take waits in its channel). Nothing here blocks on a peer.
+does not take waits in its channel). Nothing here blocks on a peer. The clients' sockets are in
+`connections`.
 
 Ends when: the owner exits (its pidfd), a signal or a client's `Stop` asks for it (drained first),
 or the models cannot be loaded.
@@ -18,11 +19,10 @@ import resource
 import signal
 import socket
 import time
-from functools import partial
-from pathlib import Path
 
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
+from penstock.engine.connections import Connections
 from penstock.engine.core import Core
 from penstock.engine.places import Places
 from penstock.engine.poller import Poller
@@ -31,31 +31,16 @@ from penstock.engine.workers import WorkerState
 from penstock.errors import Kind
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
-from penstock.transport.channel import Channel, Closed, Flooded, Oversized
+from penstock.transport.channel import Closed, Flooded, Oversized
 
 _TICK = 1.0
 _STOPPED_LIMIT = 1.0
-_MESSAGES_AT_ONCE = 64
 _FLUSH_LIMIT = 1.0
 _EXIT_LIMIT = 3.0
 _STATES = ("loading", "ready", "failed", "closing")
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 log = logging.getLogger("penstock.engine")
-
-
-class Connection:
-    """A client's socket and the pidfd of its process."""
-
-    __slots__ = ("channel", "deaf", "dropped", "number", "pidfd", "writing")
-
-    def __init__(self, number: int, sock: socket.socket) -> None:
-        self.number = number
-        self.channel = Channel(sock)
-        self.pidfd = rendezvous.peer_pidfd(sock)
-        self.writing = False
-        self.deaf = False
-        self.dropped = ""
 
 
 class Server:
@@ -83,11 +68,11 @@ class Server:
             worker.device = self._places.label(worker.index)
             worker.on_gpu = self._places.on_gpu(worker.index)
         self._poller = Poller()
+        self._connections = Connections(self._core, self._poller, config.group)
+        self.to_client = self._connections.to_client  # effects, too; all answers go this way
+        self.disconnect = self._connections.disconnect
         self._path = rendezvous.address_of(config.name, config.folder)
-        self._connections: dict[int, Connection] = {}
         self._processes: dict[int, WorkerProcess] = {}
-        self._dropping: list[Connection] = []
-        self._last_number = 0
         self._next_tick = 0.0
         self._told_state: tuple[int, int, str] = (-1, 0, "")
         self._pidfd = os.pidfd_open(os.getpid())
@@ -105,7 +90,7 @@ class Server:
         try:
             listener = rendezvous.listen(self._path, self._config.group)
             with listener:
-                self._poller.add(listener.fileno(), lambda _: self._accept(listener))
+                self._poller.add(listener.fileno(), lambda _: self._connections.accept(listener))
                 self._watch_signals()
                 if self._owner is not None:
                     self._poller.add(self._owner, lambda _: self._owner_exited())
@@ -127,8 +112,8 @@ class Server:
         self._poller.wait(wait)
         now = time.monotonic_ns()
         self._core.step(now)
-        if self._dropping:
-            self._drop_connections()
+        if self._connections.dropping:
+            self._connections.sweep()
         if now >= self._next_tick:
             self._next_tick = now + _TICK * 1e9
             self._tick()
@@ -146,12 +131,9 @@ class Server:
     def _shutdown(self) -> None:
         self._core.end_all()
         deadline = time.monotonic() + _FLUSH_LIMIT
-        while time.monotonic() < deadline and any(
-            connection.channel.wants_write and not connection.dropped
-            for connection in self._connections.values()
-        ):
+        while time.monotonic() < deadline and self._connections.unsent():
             self._poller.wait(0.05)
-            self._drop_connections()
+            self._connections.sweep()
         for process in self._processes.values():
             worker = self._core.workers[process.index]
             if worker.state is WorkerState.READY and not worker.batches:
@@ -168,8 +150,7 @@ class Server:
         deadline = time.monotonic() + _EXIT_LIMIT
         while reap_orphans(set()) and time.monotonic() < deadline:
             time.sleep(0.005)
-        for connection in self._connections.values():
-            connection.channel.close()
+        self._connections.close()
         self._places.release()
         self._poller.close()
         signal.set_wakeup_fd(-1)
@@ -213,75 +194,6 @@ class Server:
         line = json.dumps({"state": state, "kind": kind, "text": text})
         with contextlib.suppress(OSError):
             os.write(self._status, line.encode() + b"\n")
-
-    # ── clients ────────────────────────────────────────────────────────────────────────────────
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_MESSAGES_AT_ONCE):
-            try:
-                sock, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                log.error("cannot accept a connection: %s", error)
-                return
-            refusal = rendezvous.admits(sock, self._config.group)
-            if refusal:
-                log.warning("connection refused: %s", refusal)
-                with contextlib.suppress(OSError):
-                    sock.send(wire.encode(m.Rejected(refusal)))
-                sock.close()
-                continue
-            self._last_number += 1
-            connection = Connection(self._last_number, sock)
-            self._connections[connection.number] = connection
-            self._core.connected(connection.number, rendezvous.peer(sock)[0])
-            self._poller.add(connection.channel.fileno(), partial(self._from_client, connection))
-            if connection.pidfd is not None:
-                self._poller.add(connection.pidfd, partial(self._client_exited, connection))
-
-    def _client_exited(self, connection: Connection, _: int) -> None:
-        self._from_client(connection, 0, drain=True)  # its last words
-        self._drop(connection, "its process exited")
-
-    def _from_client(self, connection: Connection, _: int, drain: bool = False) -> None:
-        try:
-            if connection.writing:
-                connection.channel.flush()
-                self._watch_writing(connection)
-            for _ in range(_MESSAGES_AT_ONCE if drain else 1):  # the poller calls again for more
-                if connection.dropped:
-                    return
-                received = connection.channel.receive()
-                if received is None:
-                    return
-                self._core.take_client(connection.number, *received, time.monotonic_ns())
-        except Oversized as error:
-            self.disconnect(connection.number, str(error))
-        except Closed as error:
-            self._drop(connection, str(error))
-
-    def _drop(self, connection: Connection, reason: str) -> None:
-        if not connection.dropped:
-            connection.dropped = reason
-            self._dropping.append(connection)
-
-    def _drop_connections(self) -> None:
-        for connection in self._dropping:
-            log.debug("client %d is gone: %s", connection.number, connection.dropped)
-            self._poller.remove(connection.channel.fileno())
-            connection.channel.close()
-            if connection.pidfd is not None:
-                self._poller.remove(connection.pidfd)
-                os.close(connection.pidfd)
-            del self._connections[connection.number]
-            self._core.disconnected(connection.number)
-        self._dropping.clear()
-
-    def _watch_writing(self, connection: Connection) -> None:
-        if connection.writing != connection.channel.wants_write:
-            connection.writing = connection.channel.wants_write
-            self._poller.watch_write(connection.channel.fileno(), connection.writing)
 
     # ── workers ────────────────────────────────────────────────────────────────────────────────
 
@@ -340,23 +252,6 @@ class Server:
 
     # ── the core's effects ─────────────────────────────────────────────────────────────────────
 
-    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
-        """Send to a client; one that does not read is dropped."""
-        connection = self._connections.get(client)
-        if connection is None or connection.dropped or connection.deaf:
-            return
-        try:
-            connection.channel.send(data, (descriptor,) if descriptor >= 0 else ())
-        except Closed:
-            connection.deaf = True  # what it has sent before is still read
-            return
-        except Flooded as error:
-            log.warning("client %d is dropped: %s", client, error)
-            self._drop(connection, str(error))
-            return
-        if connection.channel.wants_write:
-            self._watch_writing(connection)
-
     def to_worker(self, worker: int, data: bytes, descriptor: int = -1) -> None:
         """Send to a worker; one that cannot be reached is about to be seen exiting."""
         process = self._processes.get(worker)
@@ -370,16 +265,6 @@ class Server:
                 return
             if process.channel.wants_write:
                 self._poller.watch_write(process.channel.fileno(), True)
-
-    def disconnect(self, client: int, reason: str) -> None:
-        """End the connection of a client that broke the protocol."""
-        connection = self._connections.get(client)
-        if connection is None or connection.dropped:
-            return
-        log.warning("client %d is disconnected: %s", client, reason)
-        with contextlib.suppress(Closed, Flooded):
-            connection.channel.send(wire.encode(m.Rejected(reason)))
-        self._drop(connection, reason)
 
     def start_worker(self, index: int) -> int:
         """Start a process for this worker."""
@@ -416,8 +301,3 @@ class Server:
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
         os.close(descriptor)
-
-
-def socket_path(config: EngineConfig) -> Path:
-    """Where an engine with this config is reached."""
-    return rendezvous.address_of(config.name, config.folder)
