@@ -21,7 +21,7 @@ from tests.faults.waiting import eventually
 
 def _all_free(client) -> bool:
     """Whether every slot of a client is free, and nothing is on its way."""
-    session = client._sessions[0]
+    session = client._session()
     with session.lock:
         states = {slot.state for block in session._arena._blocks.values() for slot in block.slots}
         return not session.pending and states <= {SlotState.FREE}

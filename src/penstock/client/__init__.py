@@ -1,6 +1,7 @@
 """The one way in, for every process that wants answers.
 
 - `client`: `Client` and `connect`: predict, submit, predict_async, map
+- `link`: the session that a client has just now, and how it comes to the next one
 - `session`: one connection: slots, credits, what is on its way
 - `reader`, `inbox`: who reads the connection, and what follows from what comes
 - `kinds`: what is worked out once for all calls of a kind

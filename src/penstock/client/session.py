@@ -29,7 +29,7 @@ from pathlib import Path
 from penstock.client.answer import Answer
 from penstock.client.call import Call, Piece
 from penstock.client.deadlines import Deadlines
-from penstock.client.inbox import Inbox, Question, error_of
+from penstock.client.inbox import Inbox, Question
 from penstock.client.kinds import Kind, Kinds
 from penstock.client.outbox import Outbox
 from penstock.client.reader import Reader
@@ -65,19 +65,15 @@ class WouldBlock(Exception):
     """There is no slot or credit free just now."""
 
 
-class Unanswered(EngineClosed):
-    """Nobody has said anything in time: it tells less than what was said before."""
-
-
 class Session:
-    """A connected client. Made by `Session.open`, ended by `close` or by the engine."""
+    """A connected client, from `begin` on. Ended by `close` or by the engine."""
 
     def __init__(self, path: Path) -> None:
         self.pid = os.getpid()
         self.path = path
         self.kinds = Kinds()
         self.workers = 1
-        self._greeted = False
+        self.greeted = False
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
@@ -105,51 +101,15 @@ class Session:
             sock.close()
             raise
 
-    @classmethod
-    def open(cls, path: Path, label: str, until: float, sessions: list[Session]) -> Session:
-        """Connect and wait until the engine can answer. Raises `EngineClosed`, `ModelLoadError`.
-
-        The new one is among `sessions` from its first moment on, to be closed by whoever is left
-        with it when this is interrupted.
-        """
-        session = cls(path)
-        sessions.append(session)
-        try:
-            session._begin(label, until)
-        except BaseException:
-            session.close()
-            sessions.remove(session)
-            raise
-        return session
-
-    def _begin(self, label: str, until: float) -> None:
+    def begin(self, label: str) -> None:
+        """Say hello, and read what the engine says from now on."""
         with contextlib.suppress(Closed):
             self.channel.send(wire.encode(m.Hello(m.VERSION, self.pid, label)))
         self.reader.start()
-        while True:
-            with self.lock:
-                state, kind, text = self.state
-                failure = self.closed
-                change = self.await_change()
-            left = until - time.monotonic()
-            if state != m.STATE_LOADING or failure is not None or left <= 0:
-                break
-            change.wait(left)
-        if state == m.STATE_READY and failure is None:
-            return
-        if state == m.STATE_FAILED:
-            raise error_of(kind, text)
-        if state == m.STATE_CLOSING:
-            raise EngineClosed(f"the engine at {self.path} is shutting down")
-        if failure is not None:
-            raise again(failure)
-        if not self._greeted:
-            raise Unanswered(f"the engine at {self.path} does not answer")
-        raise EngineClosed(f"the engine at {self.path} is still loading its models")
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
-        self._greeted = True
+        self.greeted = True
         self.workers = record.workers
         self._arena.limit = self.kinds.memory = record.memory
         self._credits = record.requests
