@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import awaiting, fork, streams
 from penstock.client.about import ServedModel
+from penstock.client.allowance import WouldBlock
 from penstock.client.answer import Answer
 from penstock.client.call import Call
 from penstock.client.link import Link
-from penstock.client.session import Session, WouldBlock
+from penstock.client.session import Session
 from penstock.errors import DeadlineExceeded, InputError, PenstockError
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
