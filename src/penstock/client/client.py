@@ -1,16 +1,14 @@
 """`Client`: predict, submit, predict_async and map, for any process of the machine.
 
 A client knows an engine by its address, not by its connection: it connects when it is first used,
-again after the engine was restarted, and anew in a forked or spawned child. Threads may share it.
+again after the engine was restarted, and anew in a forked or spawned child (`link`). Threads may
+share it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,24 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import awaiting, fork, streams
 from penstock.client.about import ServedModel
+from penstock.client.allowance import WouldBlock
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.session import NotAdmitted, Session, Unanswered, WouldBlock
-from penstock.errors import (
-    DeadlineExceeded,
-    EngineClosed,
-    InputError,
-    PenstockError,
-    again,
-)
+from penstock.client.link import Link
+from penstock.client.session import Session
+from penstock.errors import DeadlineExceeded, InputError, PenstockError
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
 from penstock.transport.tensors import Array
 
 if TYPE_CHECKING:
     from penstock.tracing.record import Trace
-
-_RETRY_SECONDS = 0.02
 
 
 def connect(
@@ -63,15 +55,7 @@ class Client:
 
     def __init__(self, address: Path, *, wait: float = 5.0, label: str = "") -> None:
         self.address = address
-        self._wait = wait
-        self._label = label
-        self._current: Session | None = None
-        self._sessions: list[Session] = []  # the same, for the finalizer
-        self._lock = threading.RLock()
-        self._closed = False
-        self._attempts = 0
-        self._failure: PenstockError | None = None
-        weakref.finalize(self, _let_go, self._sessions)
+        self._link = Link(address, wait, label)
         fork.register(self)
 
     def connect(self) -> None:
@@ -80,9 +64,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection. Calls that are open fail with `EngineClosed`."""
-        self._closed = True
-        with self._lock:
-            _close_all(self._sessions)
+        self._link.close()
 
     def __enter__(self) -> Client:
         return self
@@ -91,7 +73,7 @@ class Client:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.address, self._wait, self._label)
+        return _unpickled, (self.address, self._link.wait, self._link.label)
 
     def __repr__(self) -> str:
         return f"<penstock.Client of {self.address}>"
@@ -195,7 +177,7 @@ class Client:
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
         """A snapshot of what the engine does and has done."""
-        session = self._current
+        session = self._link.current
         if session is None or session.closed is not None:
             session = self._session()
         return statistics_of(session.ask(timeout))
@@ -213,7 +195,8 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether there is a connection now. (If not, the next call makes one.)"""
-        return self._current is not None and self._current.usable
+        session = self._link.current
+        return session is not None and session.usable
 
     def models(self) -> tuple[str, ...]:
         """The names of the engine's models."""
@@ -251,7 +234,7 @@ class Client:
         until = 0 if deadline is None else _absolute(deadline)
         if priority != 0:
             check_priority(priority)
-        session = self._current
+        session = self._link.current
         if session is None or not session.usable:
             session = self._session(until)
         kind, arrays, rows, trims = session.kinds.sort(x, model)
@@ -297,90 +280,11 @@ class Client:
                 return
 
     def _session(self, deadline: int = 0) -> Session:
-        session = self._current
-        if session is not None and session.usable:
-            return session
-        attempts = self._attempts
-        patience = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else -1
-        try:
-            if not self._lock.acquire(timeout=patience):
-                raise DeadlineExceeded("the deadline passed while another thread was connecting")
-            return self._connected(attempts, deadline)
-        finally:
-            try:  # noqa: SIM105 (as in `Reader.wait_for`)
-                self._lock.release()
-            except RuntimeError:
-                pass  # it is another's
-
-    def _connected(self, attempts: int, deadline: int) -> Session:
-        """The session that there is by now, or a new one; the lock is held."""
-        session = self._current
-        if session is not None and session.usable:
-            return session
-        if self._closed:
-            raise EngineClosed("this client was closed")
-        if sys.is_finalizing():  # a thread that is started now never runs
-            raise EngineClosed("this process is ending: it cannot connect any more")
-        if attempts != self._attempts and self._failure is not None:
-            raise again(self._failure)  # another thread has tried while this one waited
-        if session is not None and session.closed is None and session.busy:
-            raise EngineClosed(f"the engine at {self.address} is shutting down")
-        _close_all(self._sessions)
-        try:
-            session = self._open(deadline)
-        except DeadlineExceeded:
-            raise  # that was this call's own: others may have more time
-        except PenstockError as error:
-            self._failure = again(error)
-            self._attempts += 1
-            raise
-        self._failure = None
-        self._attempts += 1
-        self._current = session
-        return session
-
-    def _open(self, deadline: int) -> Session:
-        """Connect, trying again until the engine is there and ready or the time is up."""
-        patience = time.monotonic() + self._wait
-        until = min(patience, deadline / 1e9) if deadline else patience
-        told: tuple[str, BaseException | None] | None = None
-        while True:
-            try:
-                label = self._label or f"pid {os.getpid()}"
-                return Session.open(self.address, label, until, self._sessions)
-            except NotAdmitted:
-                raise
-            except EngineClosed as error:
-                # The last attempt may have had too little time for an answer.
-                if told is None or not isinstance(error, Unanswered):
-                    told = str(error), error.__cause__
-                text, cause = told
-                late = time.monotonic() + _RETRY_SECONDS >= until
-                if late and until < patience:
-                    text = f"the deadline passed before there was a connection: {text}"
-                    raise DeadlineExceeded(text) from None
-                if late or self._closed:
-                    raise EngineClosed(text) from cause
-                time.sleep(_RETRY_SECONDS)
+        return self._link.session(deadline)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's; the next call makes one of this process's own."""
-        self._lock = threading.RLock()
-        for session in self._sessions:
-            session.abandon_in_child()
-        self._sessions.clear()
-        self._current = None
-
-
-def _close_all(sessions: list[Session]) -> None:
-    while sessions:
-        sessions[-1].close()
-        sessions.pop()
-
-
-def _let_go(sessions: list[Session]) -> None:
-    for session in sessions:
-        session.close_soon("the client was let go")
+        self._link.abandon_in_child()
 
 
 def _unpickled(address: Path, wait: float, label: str) -> Client:

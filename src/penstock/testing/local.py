@@ -122,7 +122,7 @@ class LocalEngine(Client):
             queue_rows,
         )
         self._inside = _Inside(self._core)
-        self._current = cast("Session", self._inside)
+        self._link.current = cast("Session", self._inside)
         for number, (model, runnable) in enumerate(loaded):
             info = ModelInfo(number, model.name, runnable.max_batch, runnable.batched)
             info.pads = model.pad
@@ -306,7 +306,7 @@ class LocalEngine(Client):
         super().after_fork_in_child()
         self._core.renew_lock()
         self._inside.pid = os.getpid()
-        self._current = cast("Session", self._inside)
+        self._link.current = cast("Session", self._inside)
 
 
 def _named(models: Any) -> list[tuple[str, Source]]:
