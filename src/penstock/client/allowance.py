@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 class WouldBlock(Exception):
-    """There is no slot or credit free just now."""
+    """There is no slot or credit free until a change. Without one: no connection, or many rows."""
+
+    def __init__(self, change: Latch | None) -> None:
+        super().__init__()
+        self.change = change
 
 
 class Allowance:
@@ -73,13 +77,13 @@ class Allowance:
 
     def wait_for(self, change: Latch, call: Call, block: bool) -> None:
         """There was no slot for this call: wait until there may be one."""
-        if not block:
-            raise WouldBlock
         left = (call.deadline - time.monotonic_ns()) / 1e9 if call.deadline else None
         if left is not None and left <= 0:
             raise DeadlineExceeded("no slot became free before the deadline")
         self._session.send_outbox()
         self._session.reader.need_thread()
+        if not block:
+            raise WouldBlock(change)
         change.wait(left)
 
     def take_back(self, pieces: Sequence[Piece]) -> None:

@@ -56,6 +56,7 @@ class Client:
     def __init__(self, address: Path, *, wait: float = 5.0, label: str = "") -> None:
         self.address = address
         self._link = Link(address, wait, label)
+        self._lines = awaiting.Lines()
         fork.register(self)
 
     def connect(self) -> None:
@@ -96,7 +97,7 @@ class Client:
         others names each as `caller`: they take turns as clients do. Rows that fail while others
         succeed raise `RowsFailed`, which carries both.
         """
-        answer = self._submit(x, model, deadline, priority, caller, block=True)
+        answer = self._submit(x, model, self._absolute(deadline), priority, caller)
         try:
             return answer.result()
         except BaseException:
@@ -119,7 +120,7 @@ class Client:
         The rows are copied before it returns, so the arrays may be changed then. When they are more
         than the client may hold in flight, it first waits for the answers of earlier ones.
         """
-        return self._submit(x, model, deadline, priority, caller, block=True)
+        return self._submit(x, model, self._absolute(deadline), priority, caller)
 
     async def predict_async(
         self,
@@ -131,14 +132,9 @@ class Client:
         caller: str = "",
     ) -> Any:
         """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
-        try:
-            if not self.connected:
-                raise WouldBlock
-            answer = self._submit(x, model, deadline, priority, caller, block=False)
-        except WouldBlock:
-            begun: list[Answer] = []
-            submitting = partial(self._submit, x, model, deadline, priority, caller, True, begun)
-            answer = await awaiting.submitted(submitting, begun)
+        until = self._absolute(deadline)
+        submit = partial(self._submit, x, model, until, priority, caller)
+        answer = await self._lines.here().submitted(submit, until)
         return await awaiting.outcome(answer)
 
     def map(
@@ -165,14 +161,10 @@ class Client:
             window = 2 * session.kinds.model(model).max_batch * (session.workers + 1)
         if window < 1:
             raise InputError(f"window: expected at least 1, got {window}")
-        submit = partial(
-            self._submit,
-            model=model,
-            deadline=deadline,
-            priority=priority,
-            caller=caller,
-            block=True,
-        )
+
+        def submit(row: Any) -> Answer:
+            return self._submit(row, model, self._absolute(deadline), priority, caller)
+
         return streams.answers(submit, rows, window, ordered, return_errors)
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
@@ -225,21 +217,25 @@ class Client:
         self,
         x: Any,
         model: str | None,
-        deadline: float | None,
+        until: int,
         priority: int,
         caller: str,
-        block: bool,
+        block: bool = True,
         begun: list[Answer] | None = None,
     ) -> Answer:
-        until = 0 if deadline is None else _absolute(deadline)
         if priority != 0:
             check_priority(priority)
         session = self._link.current
         if session is None or not session.usable:
+            if not block:
+                raise WouldBlock(None)
             session = self._session(until)
         kind, arrays, rows, trims = session.kinds.sort(x, model)
-        if rows > kind.piece_rows and not block:
-            raise WouldBlock
+        whole = rows <= kind.piece_rows
+        if kind.strings and whole:
+            whole = kind.piece_end(arrays, 0, rows) == rows
+        if not (whole or block):
+            raise WouldBlock(None)
         call = Call(kind, rows, until, priority, caller_number(caller) if caller else 0)
         call.trims = trims
         answer = call.answer = Answer(session, call, self)
@@ -247,7 +243,7 @@ class Client:
             begun.append(answer)
         session.unanswered.add(answer)
         try:
-            if rows <= kind.piece_rows:
+            if whole:
                 session.send_piece(call, arrays, 0, rows, 1, block)
                 if until:
                     session.watch(call)
@@ -263,10 +259,12 @@ class Client:
 
     def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
         """Send a large call piece by piece, a bounded number of them at a time."""
-        step = call.kind.piece_rows
-        window = max(8, call.kind.window * session.workers)
-        for start in range(0, call.rows, step):
-            stop = min(start + step, call.rows)
+        kind = call.kind
+        fitting = session.queue_rows // kind.piece_rows  # what others are told to try again later
+        window = max(1, min(max(8, kind.window * session.workers), fitting))
+        stop = 0
+        while stop < call.rows:
+            start, stop = stop, kind.piece_end(arrays, stop, call.rows)
             try:
                 session.send_piece(call, arrays, start, stop, window)
             except PenstockError as error:
@@ -279,12 +277,26 @@ class Client:
             if call.over:
                 return
 
+    def _absolute(self, deadline: float | None) -> int:
+        """A call's deadline as a time of the monotonic clock, in nanoseconds; 0: it has none."""
+        if deadline is None:
+            return 0
+        if deadline != deadline:
+            raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
+        if deadline <= 0:
+            raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
+        return self._now() + int(min(deadline, 1e8) * 1e9)
+
+    def _now(self) -> int:
+        return time.monotonic_ns()
+
     def _session(self, deadline: int = 0) -> Session:
         return self._link.session(deadline)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's; the next call makes one of this process's own."""
         self._link.abandon_in_child()
+        self._lines = awaiting.Lines()
 
 
 def _unpickled(address: Path, wait: float, label: str) -> Client:
@@ -302,13 +314,3 @@ def check_priority(priority: int) -> None:
     """Raise `InputError` unless it is a whole number that a message can carry."""
     if type(priority) is not int or not -32768 <= priority <= 32767:
         raise InputError(f"priority: expected a number from -32768 to 32767, got {priority!r}")
-
-
-def _absolute(deadline: float | None) -> int:
-    if deadline is None:
-        return 0
-    if deadline != deadline:
-        raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
-    if deadline <= 0:
-        raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
-    return time.monotonic_ns() + int(min(deadline, 1e8) * 1e9)

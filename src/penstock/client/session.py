@@ -62,6 +62,7 @@ class Session:
         self.path = path
         self.kinds = Kinds()
         self.workers = 1
+        self.queue_rows = 1
         self.greeted = False
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
@@ -98,6 +99,7 @@ class Session:
         """The engine has said what this client may do; the lock is held."""
         self.greeted = True
         self.workers = record.workers
+        self.queue_rows = record.queue_rows
         self.kinds.memory = record.memory
         self._allowance.grant(record.memory, record.requests)
 
@@ -193,6 +195,7 @@ class Session:
         with self.lock:
             if self.closed is not None or call.over:
                 self._allowance.take_back((piece,))
+                self.tell_change()
                 if self.closed is not None:
                     raise again(self.closed)
                 return

@@ -189,6 +189,7 @@ class Core:
             config.client_memory,
             config.client_requests,
             len(self.workers),
+            config.queue_rows,
         )
         self.effects.to_client(client.number, wire.encode(welcome))
         self._tell_state(client)
