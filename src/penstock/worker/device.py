@@ -34,6 +34,7 @@ from penstock.transport.tensors import (
 from penstock.worker.memory import MappedSegments
 
 _KEPT_BUFFERS = 32
+_KEPT_BYTES = 256 << 20  # of those that are not in use
 
 Buffers = list[tuple[Array, memoryview]]  # for each tensor of fixed size, with its bytes
 
@@ -91,7 +92,7 @@ class CpuDevice:
 
     def __init__(self, memory: MappedSegments) -> None:
         self._memory = memory
-        self._buffers: OrderedDict[Signature, Buffers] = OrderedDict()
+        self._buffers: OrderedDict[Signature, Buffers] = OrderedDict()  # the last one is in use
 
     def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """Copy every item's rows into a buffer that the worker keeps for this signature."""
@@ -232,9 +233,20 @@ class CpuDevice:
             array = empty_aligned((max(capacity, size), *shape), dtype)
             buffers.append((array, _bytes_of(array)))
         self._buffers[layout.signature] = buffers
-        if len(self._buffers) > _KEPT_BUFFERS:
-            self._buffers.popitem(last=False)
+        self._buffers.move_to_end(layout.signature)
+        self._let_go()
         return buffers
+
+    def _let_go(self) -> None:
+        """Of buffers that were not used for the longest time, as far as there are too many."""
+        unused = sum(map(_size, self._buffers.values())) - _size(
+            next(reversed(self._buffers.values()))
+        )
+        while len(self._buffers) > 1 and (
+            len(self._buffers) > _KEPT_BUFFERS or unused > _KEPT_BYTES
+        ):
+            _, oldest = self._buffers.popitem(last=False)
+            unused -= _size(oldest)
 
     def _gather_strings(
         self, layout: RunLayout, items: list[RunItem]
@@ -258,6 +270,10 @@ class CpuDevice:
         if missing:
             parts.append([np.repeat(array[:1], missing, axis=0) for array in _first(parts)])
         return [_joined(list(arrays)) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def _size(buffers: Buffers) -> int:
+    return sum(array.nbytes for array, _ in buffers)
 
 
 def row_by_row(target: Target, plan: Plan) -> list[Target]:
