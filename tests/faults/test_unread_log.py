@@ -56,9 +56,11 @@ def test_nobody_waits_for_it(peer, run_folder, stderr):
     def read():
         nonlocal text
         text += os.read(reader, 1 << 16).decode()
-        return "row 4" in text
+        return "row 4" in text and "more like this" in text
 
-    eventually(read, 15, "it is written when there is room again")
+    eventually(read, 15, "what was left out is told")
+    assert text.count("is disconnected: no record has the type 238") < 15
+    assert "290 more like this: client" in text
 
 
 def test_it_does_not_outlive_its_owner(peer, run_folder, stderr):
