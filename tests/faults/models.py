@@ -166,6 +166,11 @@ def inflate(x: np.ndarray) -> np.ndarray:
     return np.repeat(x.reshape(len(x), -1)[:, :1].astype(np.int64), 512, axis=1)
 
 
+def spell(x: np.ndarray) -> np.ndarray:
+    """A text for each row, as long as the row says."""
+    return np.array([b"x" * length for length in x.reshape(-1).tolist()], object)
+
+
 def lengths(x: np.ndarray) -> np.ndarray:
     """The lengths of strings."""
     flat = [len(item) for item in x.reshape(-1)]
