@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +73,12 @@ def test_it_does_not_outlive_its_owner(peer, run_folder, stderr):
         client.predict(row(Verb.LOG, 0, 1)[None])
     owner.kill()
     gone(engine, *workers, seconds=5)
+
+
+def test_it_says_who_was_thrown_out_and_why(peer, run_folder, folder):
+    with (folder / "log").open("wb") as log:
+        owner = peer("own", run_folder, source("act"), 1, stderr=log)
+    address, *_ = owner.says()
+    _talk_nonsense(Path(address), 1)
+    told = re.compile(r"client \d+ is disconnected: no record has the type 238\n")
+    eventually(lambda: told.search((folder / "log").read_text()), what="it is written")
