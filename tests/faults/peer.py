@@ -10,16 +10,19 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import sys
 import tempfile
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from penstock import Engine, EngineConfig, connect
 from penstock.config import models_of
 from penstock.engine.owner import start_engine
 from penstock.errors import PenstockError
+from penstock.transport import rendezvous
 from tests.faults.models import Verb, answer_to, row, rows
 
 
@@ -156,6 +159,15 @@ def vanish(address: str, delay: str) -> None:
     os._exit(0)
 
 
+def crowd(address: str, number: str) -> None:
+    """Connect so often, and say nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(int(number)):
+            stack.enter_context(rendezvous.dial(Path(address)))
+        tell("connected")
+        hear()
+
+
 def own(folder: str, source: str, workers: str) -> None:
     """Start an engine that belongs to this process; tells where it is."""
     engine = Engine(source, folder=folder, workers=int(workers)).start()
@@ -163,6 +175,15 @@ def own(folder: str, source: str, workers: str) -> None:
     tell([str(engine.address), engine.statistics().pid, workers_now])
     if hear() == "leave":
         sys.exit(0)  # without closing anything
+
+
+def own_in_vain(folder: str, source: str, files: str) -> None:
+    """Try the same, while no process may open so many files; tells the error."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
+    try:
+        Engine(source, folder=folder).start()
+    except PenstockError as error:
+        tell([type(error).__name__, str(error)])
 
 
 def up(folder: str, source: str, name: str) -> None:
@@ -182,5 +203,7 @@ if __name__ == "__main__":
         "bare_fork": bare_fork,
         "vanish": vanish,
         "own": own,
+        "own_in_vain": own_in_vain,
+        "crowd": crowd,
         "up": up,
     }[role](*arguments)

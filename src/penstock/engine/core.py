@@ -27,6 +27,7 @@ from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
+from penstock.engine.report import report
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
@@ -81,7 +82,8 @@ class Core:
         """Start every worker."""
         self._started = now
         for worker in self.workers:
-            worker.started(self.effects.start_worker(worker.index), now)
+            if self.state[0] == m.STATE_LOADING:  # else one before could not be started
+                self.health.start(worker, now)
 
     def step(self, now: int) -> None:
         """After a round of events: expire, supervise, dispatch, flush."""
@@ -203,8 +205,6 @@ class Core:
 
     def tell(self, client: ClientState, record: m.Ask, now: int) -> None:
         """Send a client what it asked for."""
-        from penstock.engine.report import report
-
         answer: Any = {}
         if record.what == m.ASK_STATISTICS:
             answer = report(self, now, self._started)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import functools
 import grp
 import os
 import socket
@@ -28,6 +30,7 @@ from penstock.spec import check_name
 _SO_PEERGROUPS = 59
 _SO_PEERPIDFD = 77
 _LONGEST_PATH = 107
+_USED_UP = (errno.EMFILE, errno.ENFILE)  # no more descriptors
 _PATIENCE, _PAUSE = 0.5, 0.005  # seconds
 
 
@@ -77,8 +80,9 @@ def prepare_folder(folder: Path, group: str = "") -> None:
         raise ConfigError(f"{folder} belongs to group {status.st_gid}, not to {group} ({gid})")
 
 
+@functools.cache
 def group_id(group: str) -> int:
-    """The number of a group given by name or number."""
+    """The number of a group given by name or number, as it was when it was first asked for."""
     try:
         return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
     except KeyError:
@@ -255,10 +259,19 @@ def _peer_groups(sock: socket.socket) -> list[int]:
 
 
 def peer_pidfd(sock: socket.socket) -> int | None:
-    """A descriptor that becomes readable when the process at the other end exits."""
-    with contextlib.suppress(OSError):
+    """A descriptor that becomes readable when the process at the other end exits.
+
+    `None` if that cannot be had of it; raises `OSError` if there are no more descriptors.
+    """
+    try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
         return int(struct.unpack("i", raw)[0])
-    with contextlib.suppress(OSError):
+    except OSError as error:
+        if error.errno in _USED_UP:
+            raise
+    try:
         return os.pidfd_open(peer(sock)[0])
+    except OSError as error:
+        if error.errno in _USED_UP:
+            raise
     return None

@@ -11,6 +11,7 @@ client has spoilt.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +33,7 @@ from penstock.transport.tensors import (
     structure,
 )
 from penstock.worker.memory import MappedSegments
+from penstock.worker.room import NoRoom
 
 _KEPT_BUFFERS = 32
 _KEPT_BYTES = 256 << 20  # of those that are not in use
@@ -59,10 +61,12 @@ class Target(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where an answer was put: in the slot (`size` 0, no descriptor) or in a new segment."""
+    """Where an answer was put: in the slot (`size` 0, no descriptor), in a new segment, or nowhere,
+    as there is no room."""
 
     size: int
     descriptor: int
+    missing: NoRoom | None = None
 
 
 IN_SLOT = Placed(0, -1)
@@ -141,8 +145,12 @@ class CpuDevice:
                 placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
                 continue
             view = self._memory.view(item.client, item.segment)
-            plan.write(view, begin, arrays, first, first + rows)
-            placed.append(IN_SLOT)
+            try:
+                plan.write(view, begin, arrays, first, first + rows)
+            except MemoryError as error:  # strings are joined before
+                placed.append(_nowhere(size, error))
+            else:
+                placed.append(IN_SLOT)
         return placed
 
     def _scatter_single(
@@ -217,9 +225,16 @@ class CpuDevice:
     def _scatter_apart(
         self, plan: Plan, arrays: list[Array], first: int, rows: int, size: int
     ) -> Placed:
-        descriptor = segment.create(size)
-        with contextlib.closing(segment.Mapping(descriptor, size)) as mapping:
-            plan.write(mapping.view, 0, arrays, first, first + rows)
+        try:
+            descriptor = segment.create(size)
+        except OSError as error:
+            return _nowhere(size, error)
+        try:
+            with contextlib.closing(segment.Mapping(descriptor, size)) as mapping:
+                plan.write(mapping.view, 0, arrays, first, first + rows)
+        except (OSError, MemoryError) as error:
+            os.close(descriptor)
+            return _nowhere(size, error)
         return Placed(size, descriptor)
 
     def _buffers_for(self, layout: RunLayout, size: int) -> Buffers:
@@ -274,6 +289,10 @@ class CpuDevice:
 
 def _size(buffers: Buffers) -> int:
     return sum(array.nbytes for array, _ in buffers)
+
+
+def _nowhere(size: int, error: OSError | MemoryError) -> Placed:
+    return Placed(0, -1, NoRoom(f"an answer of {size} bytes", error))
 
 
 def row_by_row(target: Target, plan: Plan) -> list[Target]:

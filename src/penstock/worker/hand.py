@@ -1,7 +1,8 @@
 """One batch after the other through the stages of a device.
 
 The usual batch is answered with a single `Ran`; what did not go the usual way (rows that raised,
-answers that did not fit their slots) is told before it.
+answers that did not fit their slots) is told before it. A batch for which there is no memory is
+treated as one that raised: perhaps there is enough for parts of it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from penstock.transport import wire
 from penstock.transport.tensors import Array, plan_of
 from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target, row_by_row
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
+from penstock.worker.room import NoRoom
 
 if TYPE_CHECKING:
     from penstock.worker.loop import Order, Worker
 
 _TEXT = 12_000
 
-Gathered = tuple[list[Any], dict[int, str]]
+Gathered = tuple[list[Any], dict[int, str]]  # as devices do: the rows, and what is unreadable
 
 
 class Hand:
@@ -43,7 +45,11 @@ class Hand:
                 if order is None:
                     return
                 began = time.monotonic_ns()
-                gathered = self._device.gather(order.layout, order.items)
+                gathered: Gathered | NoRoom
+                try:
+                    gathered = self._gather(order.layout, order.items)
+                except NoRoom as error:
+                    gathered = error
                 alone = order.layout.alone
                 if alone is not None:
                     alone.acquire()  # before others have their turn: such batches keep their order
@@ -53,21 +59,33 @@ class Hand:
                 if alone is not None:
                     alone.release()
 
-    def _batch(self, order: Order, whole: Gathered, began: int) -> None:
+    def _gather(self, layout: RunLayout, items: list[m.RunItem]) -> Gathered:
+        try:
+            return self._device.gather(layout, items)
+        except MemoryError as error:
+            raise NoRoom(f"a batch of {sum(item.rows for item in items)} rows", error) from None
+
+    def _batch(self, order: Order, whole: Gathered | NoRoom, began: int) -> None:
         number, layout, items = order
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
-        arrays, unreadable = whole
-        size = len(arrays[0])
+        if isinstance(whole, NoRoom):
+            size, unreadable = layout.runnable.padded(rows), {}
+        else:
+            size, unreadable = len(whole[0][0]), whole[1]
+        late: dict[int, str] = {}  # unreadable items, of the part that was gathered anew
         first_try = True
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
-            nonlocal first_try
+            nonlocal first_try, late
             with self._worker.running:
                 if first_try:
                     first_try = False
-                    return self._device.run(layout, arrays, rows)
-                return self._run_again(layout, items, start, stop)
+                    if isinstance(whole, NoRoom):
+                        raise whole
+                    return self._device.run(layout, whole[0], rows)
+                arrays, late = self._gather_again(layout, items, start, stop)
+                return self._device.run(layout, arrays, stop - start)
 
         usual = scatter_ns = 0
         for index in unreadable:
@@ -78,7 +96,7 @@ class Hand:
             if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
                 usual = self._scatter_all(number, items, outcome)
             else:
-                self._scatter_part(number, items, outcome, unreadable)
+                self._scatter_part(number, items, outcome, unreadable, late)
             scatter_ns += time.monotonic_ns() - ran
         if layout.runnable.changed:
             layout.runnable.changed = False
@@ -86,19 +104,21 @@ class Hand:
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
         self._worker.send(wire.encode_ran(number, usual, size, *times))
 
-    def _run_again(
+    def _gather_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
-    ) -> tuple[Signature, list[Array]]:
-        """Run some rows of a batch, gathered anew: the model may have changed what it was given."""
+    ) -> Gathered:
+        """Some rows of a batch: the model may have changed what it was given."""
         chosen: list[m.RunItem] = []
+        of_item: list[int] = []
         first = 0
-        for item in items:
+        for index, item in enumerate(items):
             begin, end = max(first, start), min(first + item.rows, stop)
             if begin < end:
                 chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
+                of_item.append(index)
             first += item.rows
-        arrays, _ = self._device.gather(layout, chosen)
-        return self._device.run(layout, arrays, stop - start)
+        arrays, unreadable = self._gather(layout, chosen)
+        return arrays, {of_item[index]: reason for index, reason in unreadable.items()}
 
     def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
         """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
@@ -125,6 +145,7 @@ class Hand:
         items: list[m.RunItem],
         outcome: Outcome,
         unreadable: dict[int, str],
+        late: dict[int, str],
     ) -> None:
         """What became of some rows of the batch, item by item."""
         first = 0
@@ -138,6 +159,10 @@ class Hand:
             if isinstance(outcome, Raised):
                 self._failed(number, index, start, end - begin, outcome.error)
                 continue
+            if index in late:
+                error = InputError(f"the input cannot be read: {late[index]}")
+                self._failed(number, index, start, end - begin, error)
+                continue
             layout = self._worker.layout_of(outcome.signature)
             whole = Target(item, start, begin - outcome.start, end - begin)
             targets = row_by_row(whole, plan_of(outcome.signature))
@@ -148,6 +173,9 @@ class Hand:
     def _part(
         self, number: int, index: int, start: int, count: int, layout: int, place: Placed
     ) -> None:
+        if place.missing is not None:
+            self._failed(number, index, start, count, place.missing)
+            return
         elsewhere = place.descriptor >= 0
         record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
         self._worker.send(wire.encode(record), place.descriptor)
@@ -163,6 +191,8 @@ class Hand:
 
 def describe(error: BaseException) -> tuple[int, str]:
     """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
+    if isinstance(error, NoRoom):
+        return error.kind, str(error)
     if isinstance(error, InputError):
         return Kind.INPUT, str(error)
     if isinstance(error, ModelError):
