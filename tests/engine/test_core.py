@@ -762,6 +762,38 @@ def test_a_closing_engine_restarts_nobody_and_does_not_spin() -> None:
     assert wakeup is None or wakeup > room.now
 
 
+@pytest.mark.parametrize("fails_to_load", [0, 1])
+def test_while_one_is_about_to_come_back_nothing_is_hopeless(fails_to_load: int) -> None:
+    """Also when that is not at once, as after a start that failed."""
+    with believed_segments():
+        room = Room(workers=2, restarts=1 + fails_to_load, restart_refill=1e6)
+        room.load()
+        client = room.connect()
+        for _ in range(fails_to_load):
+            room.exit(0)
+            room.step()
+        room.submit(client, 1)
+        room.exit(0)
+        room.exit(1)
+        room.submit(client, 2)
+        room.step()
+        assert room.ends(client) == []
+        room.step(SECOND)
+        room.load(0)
+        room.step()
+        while batches := list(room.core.workers[0].batches):
+            room.answer(0, batches[0])
+            room.step()
+        assert sorted(room.ends(client)) == [("Done", 1), ("Done", 2)]
+        room.submit(client, 3)
+        room.exit(0)
+        room.step()
+        (refused,) = _records(room, client)
+        assert isinstance(refused, m.Refused)
+        assert refused.kind == Kind.NO_WORKERS
+        room.leave()
+
+
 def test_counts_add_up(room: Room) -> None:
     client = room.connect()
     room.submit(client, 1)

@@ -76,6 +76,7 @@ class Worker:
         self.starts = 0
         self.since = 0
         self.restart_at: int | None = 0
+        self.replaced = True  # once it is down: the budget had a restart for it
         self.kill_reason = ""
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.hands = 1
