@@ -229,6 +229,29 @@ def test_more_output_layouts_than_numbers(room: Room) -> None:
     assert len(known) == 1_024
 
 
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_number_that_means_something_else_before_the_batch_is_done(
+    room: Room, requests: int
+) -> None:
+    """A worker has only so many numbers, also for what it says of one batch."""
+    client = room.connect()
+    for number in range(requests):
+        room.submit(client, number, rows=2 // requests)
+    room.step()
+    (run,) = room.runs()
+    batch = run.record.batch
+    room.effects.take_clients()
+    for at, output in enumerate((OUTPUT, INPUT)):
+        item, row = (at, 0) if requests == 2 else (0, at)
+        room.from_worker(0, m.OutputLayout(1, output))
+        room.from_worker(0, m.ItemPart(batch, item, row, 1, 1, 0, 0))
+    room.from_worker(0, m.Ran(batch, 0, 2, 1, 1, 1))
+    room.step()
+    records = _records(room, client)
+    means = {record.layout: record.tensors for record in records if type(record) is m.OutputLayout}
+    assert [means[part.layout] for part in records if type(part) is m.Part] == [OUTPUT, INPUT]
+
+
 def test_many_rows_fit_messages(room: Room) -> None:
     large = Room((Model("m:f", max_batch=65_536),), client_requests=10_000)
     large.load()

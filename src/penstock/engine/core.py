@@ -27,6 +27,7 @@ from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
+from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
@@ -271,9 +272,7 @@ class Core:
             return
         record = wire.decode(data)
         if isinstance(record, (m.ItemPart, m.ItemFailed)):
-            batch = worker.batches.get(record.batch)
-            if batch is not None:
-                batch.outcomes.append((record, descriptors.pop() if descriptors else -1))
+            self._outcome(worker, record, descriptors)
         elif isinstance(record, m.OutputLayout):
             worker.output_layouts[record.layout] = record.tensors
         elif isinstance(record, m.ModelCard):
@@ -291,6 +290,22 @@ class Core:
             worker.load_error = (record.kind, record.text)
         for descriptor in descriptors:
             self.effects.close(descriptor)
+
+    def _outcome(
+        self, worker: Worker, record: m.ItemPart | m.ItemFailed, descriptors: list[int]
+    ) -> None:
+        """What became of some rows of a batch. What a layout's number means is known only now:
+        the worker uses it again when it has many of them, also within a batch."""
+        batch = worker.batches.get(record.batch)
+        if batch is None:
+            return
+        if isinstance(record, m.ItemFailed):
+            batch.outcomes.append((record.item, record))
+            return
+        signature = worker.output_layouts[record.layout]
+        descriptor = descriptors.pop() if descriptors else -1
+        part = PartRecord(record.start, record.rows, signature, record.size, descriptor)
+        batch.outcomes.append((record.item, part))
 
     def _dispatch(self, decision: Decision, now: int) -> None:
         worker = decision.runner

@@ -180,9 +180,7 @@ class Health:
     def _reassign(self, batches: list[Batch], hands: int, how: str) -> None:
         core = self._core
         for batch in batches:
-            for _, descriptor in batch.outcomes:
-                if descriptor >= 0:
-                    core.effects.close(descriptor)
+            core.answers.close_parts(batch.parts())
         for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
                 if core.settling.came_back(job):

@@ -18,6 +18,7 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.cards import Means
+from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.decisions import Decision
@@ -25,7 +26,7 @@ from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
-from penstock.transport.messages import ItemFailed, ItemPart
+from penstock.transport.messages import ItemFailed
 
 
 class WorkerState(enum.Enum):
@@ -58,7 +59,11 @@ class Batch:
         self.rows = sum(job.rows for job in self.jobs)
         self.sent = now
         self.expected = 0  # nanoseconds that it will probably take
-        self.outcomes: list[tuple[ItemPart | ItemFailed, int]] = []  # with their descriptors
+        self.outcomes: list[tuple[int, PartRecord | ItemFailed]] = []  # and of which job
+
+    def parts(self) -> list[PartRecord]:
+        """What of its answers does not go the usual way."""
+        return [outcome for _, outcome in self.outcomes if isinstance(outcome, PartRecord)]
 
 
 class Worker:
