@@ -747,7 +747,7 @@ def test_a_closing_engine_has_only_so_much_time(room: Room) -> None:
     # What the workers still say, or their exit, ends nothing a second time.
     room.answer(0, batches[0])
     room.exit(0)
-    room.core.answers.flush()
+    room.core.delivery.flush()
     assert room.ends(client) == []
 
 
@@ -764,7 +764,7 @@ def test_parts_after_the_end_are_not_sent_but_closed(room: Room) -> None:
     room.from_worker(0, m.ItemPart(run.record.batch, 0, 0, 1, 1, 1, 4096), descriptor)
     room.from_worker(0, m.ItemFailed(run.record.batch, 0, 1, 1, Kind.MODEL, "late"))
     room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1, 1))
-    room.core.answers.flush()
+    room.core.delivery.flush()
     assert room.effects.take_clients() == []
     assert descriptor not in room.effects.open
 

@@ -29,7 +29,7 @@ class Peer:
     """Another process. Killed at the end of the test, if it has not ended before."""
 
     def __init__(self, role: str, *arguments: Any) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        environment = {**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.peer", role, *map(str, arguments)],
             stdin=subprocess.PIPE,

@@ -163,6 +163,20 @@ def inflate(x: np.ndarray) -> np.ndarray:
     return np.repeat(x.reshape(len(x), -1)[:, :1].astype(np.int64), 512, axis=1)
 
 
+def inflate_when_let_go(x: np.ndarray) -> np.ndarray:
+    """The same, as soon as go-1 is there."""
+    _wait(1)
+    return inflate(x)
+
+
+def inflate_even(x: np.ndarray) -> np.ndarray:
+    """The same of even rows; of odd ones it raises, and says a lot, of each something else."""
+    odd = x[x % 2 == 1]
+    if len(odd):
+        raise ValueError(f"{odd[0]} is odd: " + "node {{node model/block}} " * 400)
+    return inflate(x)
+
+
 def lengths(x: np.ndarray) -> np.ndarray:
     """The lengths of strings."""
     flat = [len(item) for item in x.reshape(-1)]

@@ -180,7 +180,7 @@ class Health:
     def _reassign(self, batches: list[Batch], hands: int, how: str) -> None:
         core = self._core
         for batch in batches:
-            core.answers.close_parts(batch.parts())
+            core.apart.close_those_of(batch)
         for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
                 if core.settling.came_back(job):

@@ -1,8 +1,9 @@
 """The process around the core: startup, main loop, shutdown; and the processes of its workers.
 
 The main loop's `step` is all that the engine does: *receive* (the poller calls the handlers, which
-hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; what a socket
-does not take waits in its channel). Nothing here blocks on a peer. The clients' sockets are in
+hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; when a socket
+does not take a message, that waits in its channel, and the core keeps what it owes to the client).
+Nothing here blocks on a peer. The clients' sockets are in
 `connections`.
 
 Ends when: the owner exits (its pidfd), a signal or a client's `Stop` asks for it (drained first),
@@ -63,7 +64,15 @@ class Server:
         self._owner = owner
         self._status = status
         self._places = Places(models, config)
-        self._core = Core(models, config, self, os.getpid(), workers=len(self._places))
+        _, self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._core = Core(
+            models,
+            config,
+            self,
+            os.getpid(),
+            workers=len(self._places),
+            descriptors=self._descriptors // 2,
+        )
         for worker in self._core.workers:
             worker.device = self._places.label(worker.index)
             worker.on_gpu = self._places.on_gpu(worker.index)
@@ -82,8 +91,7 @@ class Server:
 
     def run(self) -> int:
         """The engine's whole life; returns the process's exit code."""
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._descriptors, self._descriptors))
         launch.adopt_orphans()
         rendezvous.prepare_folder(self._path.parent, self._config.group)
         lock = rendezvous.take_lock(self._path)

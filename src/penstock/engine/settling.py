@@ -73,7 +73,7 @@ class Settling:
             for outcome in own:
                 if not wanted:
                     if isinstance(outcome, PartRecord):
-                        core.answers.close_parts([outcome])
+                        core.apart.close(request.client, outcome)
                 elif isinstance(request, Series):
                     self._series_rows(request, outcome)
                 elif isinstance(outcome, m.ItemFailed):

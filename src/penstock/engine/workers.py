@@ -18,6 +18,7 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.cards import Means
+from penstock.engine.failures import Texts
 from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.scheduling.abilities import LEAD
@@ -51,6 +52,7 @@ class Batch:
         "outcomes",
         "rows",
         "sent",
+        "texts",
     )
 
     def __init__(self, number: int, decision: Decision, now: int) -> None:
@@ -60,10 +62,13 @@ class Batch:
         self.sent = now
         self.expected = 0  # nanoseconds that it will probably take
         self.outcomes: list[tuple[int, PartRecord | ItemFailed]] = []  # and of which job
+        self.texts: Texts | None = None  # of those that failed
 
-    def parts(self) -> list[PartRecord]:
-        """What of its answers does not go the usual way."""
-        return [outcome for _, outcome in self.outcomes if isinstance(outcome, PartRecord)]
+    def failed(self, record: ItemFailed) -> None:
+        """The model raised on some of its rows."""
+        if self.texts is None:
+            self.texts = Texts()
+        self.outcomes.append((record.item, record._replace(text=self.texts.keep(record.text))))
 
 
 class Worker:
