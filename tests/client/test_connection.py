@@ -20,7 +20,7 @@ import penstock
 from penstock.client.client import Client
 from penstock.errors import ConfigError, DeadlineExceeded, EngineClosed, ModelLoadError
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, wire
+from penstock.transport import rendezvous, segment, wire
 from tests.client.conftest import FUNCTIONS, model
 from tests.client.gate import Gate
 from tests.conditions import descriptors, is_alive, until
@@ -460,6 +460,43 @@ def test_an_engine_that_lies_ends_the_connection_not_the_caller(
         client.submit(np.zeros(1)).result(20)
     thread.join(20)
     client.close()
+
+
+def test_an_answer_in_parts_is_what_its_layout_meant_when_it_was_told(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    path, listener = impostor
+    told = np.arange(2, dtype=np.int32)
+    layouts = [(penstock.TensorSpec("int32"),), (penstock.TensorSpec("uint64", (9,)),)]
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            for message in (_WELCOME, _CARD, _READY):
+                sock.send(message)
+            sock.settimeout(20)
+            while (data := sock.recv(1 << 16))[:1] != b"\5":
+                continue
+            number = m.SubmitItem(*wire.decode(data).items[0]).request
+            descriptor = segment.create(64)
+            with contextlib.closing(segment.Mapping(descriptor, 64)) as mapping:
+                mapping.view[: told.nbytes] = told.tobytes()
+            sock.send(wire.encode(m.OutputLayout(1, layouts[0])))
+            part = wire.encode(m.Part(number, 0, 2, 1, 1, 64))
+            socket.send_fds(sock, [part], [descriptor])
+            os.close(descriptor)
+            sock.send(wire.encode(m.OutputLayout(1, layouts[1])))
+            sock.send(wire.encode(m.Done([(number, 0)])))
+            sock.recv(1 << 16)
+
+    before = descriptors()
+    client = Client(path, wait=5)
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert client.submit(np.zeros(2)).result(20).tolist() == told.tolist()
+    client.close()
+    thread.join(20)
+    until(lambda: descriptors() <= before)
 
 
 def test_a_lie_that_the_caller_reads_itself_is_told_as_an_error(

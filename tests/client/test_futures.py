@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import math
 import signal
 import sys
 import threading
@@ -681,3 +682,22 @@ def test_a_new_client_connects_without_holding_up_the_loop(engine: penstock.Engi
 
     assert asyncio.run(first()).tolist() == [2]
     client.close()
+
+
+def test_more_shapes_in_a_batch_than_there_are_numbers_for_them(gate: Gate) -> None:
+    """Each answer has the shape that was asked for, whatever the others' have."""
+    sizes = [(a, b, c) for a in range(1, 14) for b in range(1, 14) for c in range(1, 9)]
+    boxes, gated = model("boxes", max_batch=4096), model("gated", max_batch=1)
+    with penstock.Engine([boxes, gated], client_requests=4096) as engine:
+        engine.predict(np.array(sizes[-1:]), model="boxes")  # from now on slots have room enough
+        holding = engine.submit(gate.rows(1), model="gated")
+        gate.wait_started()
+        answers = [(size, engine.submit(np.array([size]), model="boxes")) for size in sizes]
+        until(lambda: engine.statistics().requests.admitted == len(sizes) + 2)
+        gate.open()
+        holding.result(30)
+        for size, answer in answers:
+            got = answer.result(30)
+            assert got.shape == (1, *size)
+            assert got.ravel().tolist() == [n % 256 for n in range(math.prod(size))]
+        assert max(engine.statistics().batches.sizes) > 1_024, "in one batch"

@@ -25,6 +25,7 @@ class Recording:
         self.started: list[int] = []
         self.killed: list[int] = []
         self.open: set[int] = set()
+        self.full: set[int] = set()  # clients that take no more just now
         self._last_descriptor = 1_000
 
     def lend(self) -> int:
@@ -33,9 +34,10 @@ class Recording:
         self.open.add(self._last_descriptor)
         return self._last_descriptor
 
-    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
+    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> bool:
         """Sent to a client."""
         self.clients.append(self._sent(client, data, descriptor))
+        return client not in self.full
 
     def to_worker(self, worker: int, data: bytes, descriptor: int = -1) -> None:
         """Sent to a worker."""

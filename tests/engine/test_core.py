@@ -229,6 +229,29 @@ def test_more_output_layouts_than_numbers(room: Room) -> None:
     assert len(known) == 1_024
 
 
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_number_that_means_something_else_before_the_batch_is_done(
+    room: Room, requests: int
+) -> None:
+    """A worker has only so many numbers, also for what it says of one batch."""
+    client = room.connect()
+    for number in range(requests):
+        room.submit(client, number, rows=2 // requests)
+    room.step()
+    (run,) = room.runs()
+    batch = run.record.batch
+    room.effects.take_clients()
+    for at, output in enumerate((OUTPUT, INPUT)):
+        item, row = (at, 0) if requests == 2 else (0, at)
+        room.from_worker(0, m.OutputLayout(1, output))
+        room.from_worker(0, m.ItemPart(batch, item, row, 1, 1, 0, 0))
+    room.from_worker(0, m.Ran(batch, 0, 2, 1, 1, 1))
+    room.step()
+    records = _records(room, client)
+    means = {record.layout: record.tensors for record in records if type(record) is m.OutputLayout}
+    assert [means[part.layout] for part in records if type(part) is m.Part] == [OUTPUT, INPUT]
+
+
 def test_many_rows_fit_messages(room: Room) -> None:
     large = Room((Model("m:f", max_batch=65_536),), client_requests=10_000)
     large.load()
@@ -724,7 +747,7 @@ def test_a_closing_engine_has_only_so_much_time(room: Room) -> None:
     # What the workers still say, or their exit, ends nothing a second time.
     room.answer(0, batches[0])
     room.exit(0)
-    room.core.answers.flush()
+    room.core.delivery.flush()
     assert room.ends(client) == []
 
 
@@ -741,7 +764,7 @@ def test_parts_after_the_end_are_not_sent_but_closed(room: Room) -> None:
     room.from_worker(0, m.ItemPart(run.record.batch, 0, 0, 1, 1, 1, 4096), descriptor)
     room.from_worker(0, m.ItemFailed(run.record.batch, 0, 1, 1, Kind.MODEL, "late"))
     room.from_worker(0, m.Ran(run.record.batch, 0, 1, 1, 1, 1))
-    room.core.answers.flush()
+    room.core.delivery.flush()
     assert room.effects.take_clients() == []
     assert descriptor not in room.effects.open
 
@@ -760,6 +783,38 @@ def test_a_closing_engine_restarts_nobody_and_does_not_spin() -> None:
     assert len(room.effects.started) == started
     wakeup = room.core.wakeup(room.now)
     assert wakeup is None or wakeup > room.now
+
+
+@pytest.mark.parametrize("fails_to_load", [0, 1])
+def test_while_one_is_about_to_come_back_nothing_is_hopeless(fails_to_load: int) -> None:
+    """Also when that is not at once, as after a start that failed."""
+    with believed_segments():
+        room = Room(workers=2, restarts=1 + fails_to_load, restart_refill=1e6)
+        room.load()
+        client = room.connect()
+        for _ in range(fails_to_load):
+            room.exit(0)
+            room.step()
+        room.submit(client, 1)
+        room.exit(0)
+        room.exit(1)
+        room.submit(client, 2)
+        room.step()
+        assert room.ends(client) == []
+        room.step(SECOND)
+        room.load(0)
+        room.step()
+        while batches := list(room.core.workers[0].batches):
+            room.answer(0, batches[0])
+            room.step()
+        assert sorted(room.ends(client)) == [("Done", 1), ("Done", 2)]
+        room.submit(client, 3)
+        room.exit(0)
+        room.step()
+        (refused,) = _records(room, client)
+        assert isinstance(refused, m.Refused)
+        assert refused.kind == Kind.NO_WORKERS
+        room.leave()
 
 
 def test_counts_add_up(room: Room) -> None:

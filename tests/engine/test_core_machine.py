@@ -16,6 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.engine.delivery import OwedPart
+from penstock.engine.requests import PartRecord
 from penstock.engine.workers import WorkerState
 from penstock.errors import Kind
 from penstock.transport import messages as m
@@ -199,7 +201,7 @@ class CoreMachine(RuleBasedStateMachine):
             return
         numbers = [(number,), (number,), *((number + n,) for n in range(1, others + 1))]
         for (each,) in numbers:
-            if (client, each) in self.asked:
+            if each in self.room.core.clients[client].requests:  # else it does not matter any more
                 self.asked[client, each].cancelled = True
         self.room.say(client, m.Cancel(numbers))
         self._look()
@@ -220,7 +222,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop_segment(self, data: st.DataObject) -> None:
         client, number = data.draw(st.sampled_from(sorted(self.segments)), label="segment")
-        if client in self.gone:
+        if client in self.gone or client in self.room.effects.full:
             return
         used = any((a.client, a.segment) == (client, number) for a in self.asked.values())
         self.room.say(client, m.DropSegment(number))
@@ -259,6 +261,19 @@ class CoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
+    def stop_reading(self, data: st.DataObject) -> None:
+        self.room.effects.full.add(self._any_client(data))
+
+    @precondition(lambda self: self.room.effects.full)
+    @rule(data=st.data())
+    def read_again(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(self.room.effects.full)), label="client")
+        self.room.effects.full.remove(client)
+        self.room.core.caught_up(client)
+        self._look()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
     def disconnect(self, data: st.DataObject) -> None:
         self._leaves(self._any_client(data))
 
@@ -269,6 +284,7 @@ class CoreMachine(RuleBasedStateMachine):
     def _leaves(self, client: int) -> None:
         self._look()
         self.gone.add(client)
+        self.room.effects.full.discard(client)
         self.room.core.disconnected(client)
         for key in [key for key in self.asked if key[0] == client]:
             if not self.asked[key].running:
@@ -583,21 +599,28 @@ class CoreMachine(RuleBasedStateMachine):
         assert sorted(core.clients) == self.clients
         for client, state in core.clients.items():
             expected = {n for c, n in self.asked if c == client}
-            assert set(state.requests) == expected
+            assert state.requests.keys() <= expected
+            assert len(expected) == len(state.requests) + state.untold
+            assert client in self.room.effects.full or not state.owed
             held = sum(_SEGMENT for owner, _ in self.segments if owner == client)
             assert state.bytes_held == held
-            assert len(state.requests) <= 12
+            assert len(state.requests) + state.untold <= 12
 
     @invariant()
     def the_queue_is_what_is_not_running(self) -> None:
         if not hasattr(self, "room"):
             return
         waiting = 0
-        for asked in self.asked.values():
+        for asked in filter(self._is_open, self.asked.values()):
             if not asked.cancelled and asked.rows:
                 waiting += asked.rows - len(asked.running) - self._settled_rows(asked)
         assert self.room.core.batcher.rows >= 0
         assert self.room.core.batcher.rows == waiting
+
+    def _is_open(self, asked: Asked) -> bool:
+        """Whether it has not ended; its client may only not know."""
+        state = self.room.core.clients.get(asked.client)
+        return state is None or asked.number in state.requests
 
     def _settled_rows(self, asked: Asked) -> int:
         state = self.room.core.clients[asked.client].requests[asked.number]
@@ -625,10 +648,14 @@ class CoreMachine(RuleBasedStateMachine):
                     known.add(process.mapped[entry.client, entry.segment])
         for worker in self.room.core.workers:
             for batch in worker.batches.values():
-                known |= {descriptor for _, descriptor in batch.outcomes if descriptor >= 0}
+                outcomes = [outcome for _, outcome in batch.outcomes]
+                parts = [each for each in outcomes if isinstance(each, PartRecord)]
+                known |= {part.descriptor for part in parts if part.descriptor >= 0}
         for state in self.room.core.clients.values():
             for request in state.requests.values():
                 known |= {part.descriptor for part in request.parts if part.descriptor >= 0}
+            owed = [entry.part for entry in state.owed if isinstance(entry, OwedPart)]
+            known |= {part.descriptor for part in owed if part.descriptor >= 0}
         for key in [key for key in self.segments if key[0] in self.gone]:
             descriptor = self.segments[key]
             if descriptor not in self.room.effects.open:
@@ -656,6 +683,8 @@ class CoreMachine(RuleBasedStateMachine):
 
     def _everybody_is_served(self) -> None:
         """The workers do their work, or the engine ends: no request is left either way."""
+        while self.room.effects.full:
+            self.room.core.caught_up(self.room.effects.full.pop())
         if self.closing:
             self.over = True
             self.room.core.end_all()

@@ -171,6 +171,20 @@ def spell(x: np.ndarray) -> np.ndarray:
     return np.array([b"x" * length for length in x.reshape(-1).tolist()], object)
 
 
+def inflate_when_let_go(x: np.ndarray) -> np.ndarray:
+    """The same, as soon as go-1 is there."""
+    _wait(1)
+    return inflate(x)
+
+
+def inflate_even(x: np.ndarray) -> np.ndarray:
+    """The same of even rows; of odd ones it raises, and says a lot, of each something else."""
+    odd = x[x % 2 == 1]
+    if len(odd):
+        raise ValueError(f"{odd[0]} is odd: " + "node {{node model/block}} " * 400)
+    return inflate(x)
+
+
 def lengths(x: np.ndarray) -> np.ndarray:
     """The lengths of strings."""
     flat = [len(item) for item in x.reshape(-1)]

@@ -18,10 +18,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from penstock import Engine, EngineConfig, connect
+import numpy as np
+
+from penstock import Engine, EngineConfig, Model, connect
 from penstock.config import models_of
 from penstock.engine.owner import start_engine
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RowsFailed
 from penstock.transport import rendezvous
 from tests.faults.models import Verb, answer_to, row, rows
 
@@ -79,6 +81,35 @@ def ask(address: str) -> None:
             if number == 1:
                 tell("asking")
     tell(counts)
+
+
+def many(address: str, model: str, count: str, descriptors: str = "") -> None:
+    """Submit so many rows one by one, and tell at a word what became of them.
+
+    With a limit of descriptors: as one call, of a process that may not open more.
+    """
+    client = connect(address)
+    numbers = np.arange(int(count))[:, None]
+    if descriptors:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), hard))
+        futures = [client.submit(numbers, model=model)]
+    else:
+        futures = [client.submit(number[None], model=model) for number in numbers]
+    tell("submitted")
+    hear()
+    counts: Counter[str] = Counter()
+    for number, future in enumerate(futures):
+        try:
+            counts["right" if (future.result(20) == number).all() else "WRONG"] += 1
+        except RowsFailed as error:
+            counts[f"{len(error.errors)} rows failed"] += 1
+            right = [(error.results[n] == n).all() for n in numbers[:, 0] if n not in error.errors]
+            counts[f"{sum(right)} of {len(right)} rows right"] += 1
+        except PenstockError as error:
+            counts[type(error).__name__] += 1
+    tell(counts)
+    hear()
 
 
 def kill_rows(address: str, killers: str, innocents: str) -> None:
@@ -168,9 +199,10 @@ def crowd(address: str, number: str) -> None:
         hear()
 
 
-def own(folder: str, source: str, workers: str) -> None:
+def own(folder: str, source: str, workers: str, max_batch: str = "0") -> None:
     """Start an engine that belongs to this process; tells where it is."""
-    engine = Engine(source, folder=folder, workers=int(workers)).start()
+    model = Model(source, max_batch=int(max_batch))
+    engine = Engine(model, folder=folder, workers=int(workers)).start()
     workers_now = [worker.pid for worker in engine.statistics().workers]
     tell([str(engine.address), engine.statistics().pid, workers_now])
     if hear() == "leave":
@@ -186,6 +218,12 @@ def own_in_vain(folder: str, source: str, files: str) -> None:
         tell([type(error).__name__, str(error)])
 
 
+def own_with_few(folder: str, source: str, descriptors: str) -> None:
+    """The same in a process that, as its children, may have only so many files open."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
+    own(folder, source, "1", "64")
+
+
 def up(folder: str, source: str, name: str) -> None:
     """Start an engine that belongs to nobody; tells its pid."""
     process = start_engine(models_of(source), EngineConfig(name=name, folder=folder), owner=None)
@@ -198,6 +236,7 @@ if __name__ == "__main__":
     {
         "hold": hold,
         "ask": ask,
+        "many": many,
         "kill_rows": kill_rows,
         "fork": fork,
         "bare_fork": bare_fork,
@@ -205,5 +244,6 @@ if __name__ == "__main__":
         "own": own,
         "own_in_vain": own_in_vain,
         "crowd": crowd,
+        "own_with_few": own_with_few,
         "up": up,
     }[role](*arguments)

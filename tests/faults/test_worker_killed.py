@@ -241,6 +241,24 @@ def test_a_used_up_restart_budget_ends_what_waits_and_recovers(start):
     assert engine.statistics().restarts == 2
 
 
+def test_two_that_die_at_once_are_not_the_end_when_one_comes_back(start):
+    engine = start(workers=2, max_batch=1, restarts=1, restart_refill=60)
+    statistics = engine.statistics()
+    first = [engine.submit(row(Verb.WAIT, n, n)[None]) for n in (1, 2)]
+    victims = [started(1), started(2)]
+    behind = _numbers(engine, 6)
+    eventually(lambda: engine.statistics().requests.admitted == 8)
+    os.kill(statistics.pid, signal.SIGSTOP)  # so that it sees both deaths in one round
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    eventually(lambda: not any(map(leftovers.alive, victims)), what="both are dead")
+    os.kill(statistics.pid, signal.SIGCONT)
+    let_go(1, 2)
+    assert [future.result(20)[0, 0] for future in first] == [1 * 7 + 1, 2 * 7 + 1]
+    _all_right(behind)
+    assert engine.statistics().restarts == 1
+
+
 def test_health_goes_red_and_green_again(start, folder):
     engine = start("RaisesWhileBroken", workers=2, restarts=100)
     assert engine.statistics().healthy

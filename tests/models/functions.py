@@ -64,6 +64,11 @@ def as_long_as_told(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.zeros((len(x), int(x[0])), np.float32)
 
 
+def boxes(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Numbers in a box of the size that a row says; boxes of different sizes are no batch."""
+    return np.stack([np.arange(a * b * c, dtype=np.uint8).reshape(a, b, c) for a, b, c in x])
+
+
 def picky(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Raises when a number is negative."""
     if (x < 0).any():

@@ -18,6 +18,7 @@ from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed, pair
+from penstock.transport.layouts import CAPACITY
 from penstock.worker.device import CpuDevice
 from penstock.worker.loop import Worker
 from penstock.worker.memory import MappedSegments
@@ -199,6 +200,48 @@ def test_what_is_not_concurrent_runs_one_at_a_time_and_in_order(
     assert most == [1]
     gates.open(9)
     assert worker.ran() == 9
+
+
+def test_a_layout_means_what_it_did_though_other_hands_have_many(
+    company: Callable[..., Company], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one hand scatters, another answers in more shapes than there are numbers."""
+    scattering, go_on = threading.Event(), threading.Event()
+    scatter = CpuDevice.scatter
+
+    def slow(self: Any, targets: Any, signature: Signature, arrays: Any) -> Any:
+        if signature[0].shape == (0,):
+            scattering.set()
+            assert go_on.wait(LIMIT)
+        return scatter(self, targets, signature, arrays)
+
+    monkeypatch.setattr(CpuDevice, "scatter", slow)
+    worker = company(Concurrent(lambda x: np.zeros((len(x), int(x[0, 0])), np.uint8)), hands=2)
+    view = worker.memory.mapping.view
+    signature, first = worker.memory.write(np.zeros((1, 8), np.int64))
+    _, item = worker.memory.write(np.zeros((1, 8), np.int64))
+    worker.say(m.RunLayout(1, 0, signature))
+    means: dict[int, Signature] = {}
+    seen: dict[int, int] = {}
+
+    def look(batch: int) -> None:
+        while batch not in seen:
+            record = worker.told()
+            if isinstance(record, m.OutputLayout):
+                means[record.layout] = record.tensors
+            else:
+                seen[record.batch] = means[record.layout][0].sizes[0]
+
+    worker.send(10_000, first)
+    assert scattering.wait(LIMIT)
+    for number in range(1, CAPACITY + 2):
+        view[item.offset : item.offset + 8] = number.to_bytes(8, "little")
+        worker.send(number, item)
+        look(number)
+    go_on.set()
+    look(10_000)
+    assert seen.pop(10_000) == 0
+    assert all(batch == size for batch, size in seen.items())
 
 
 def _checksums(x: Any) -> Any:

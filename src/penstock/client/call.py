@@ -7,7 +7,6 @@ outputs, with the error if there is only one, or with `RowsFailed`, which carrie
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from penstock.client.padding import Trim, trim_output
 from penstock.errors import ModelError, PenstockError, RowsFailed
 from penstock.spec import Signature
 from penstock.transport.arena import Slot
-from penstock.transport.messages import Part
 from penstock.transport.segment import Mapping
 from penstock.transport.tensors import Array, structure
 
@@ -50,15 +48,8 @@ class Piece:
         self.length = slot.size
         self.input_bytes = input_bytes
         self.number = 0
-        self.parts: list[tuple[Part, int]] = []
+        self.parts: list[tuple[int, Signature, list[Array]]] = []
         self.failures: list[tuple[int, int, PenstockError]] = []
-
-    def close_parts(self) -> None:
-        """Close the descriptors of parts that nobody wants any more."""
-        parts, self.parts = self.parts, []
-        for _, descriptor in parts:
-            if descriptor >= 0:
-                os.close(descriptor)
 
 
 class Call:

@@ -61,8 +61,7 @@ class Inbox:
 
     def _handle(self, record: Any, descriptors: list[int]) -> None:
         if isinstance(record, m.Part):
-            piece = self._piece(record.request)
-            piece.parts.append((record, descriptors.pop() if descriptors else -1))
+            self._part(self._piece(record.request), record, descriptors)
         elif isinstance(record, m.RowFailed):
             error = error_of(record.kind, record.text)
             self._piece(record.request).failures.append((record.start, record.rows, error))
@@ -71,10 +70,7 @@ class Inbox:
             self._session.free([piece])
             piece.call.fail(piece.start, piece.rows, error_of(record.kind, record.text))
         elif isinstance(record, m.Cancelled):
-            pieces = [self._piece(number) for (number,) in record.items]
-            for piece in pieces:
-                piece.close_parts()
-            self._session.free(pieces)
+            self._session.free([self._piece(number) for (number,) in record.items])
         elif isinstance(record, m.OutputLayout):
             self._layouts[record.layout] = plan_of(record.tensors)
         elif isinstance(record, m.Answer):
@@ -93,12 +89,14 @@ class Inbox:
     def _done(self, items: list[tuple[int, int]]) -> None:
         pieces: list[Piece] = []
         values: list[tuple[Call, Array]] = []  # of calls that are answered as a whole: the usual
-        answers: list[tuple[Piece, Signature, list[Array]]] = []
+        answers: list[tuple[Piece, int, Signature, list[Array]]] = []
+        failures: list[tuple[Piece, int, int, PenstockError]] = []
         for number, layout in items:
             piece = self._pending.get(number) or self._piece(number)
             pieces.append(piece)
             if layout == 0:
-                self._collect_parts(piece)
+                answers += [(piece, *part) for part in piece.parts]
+                failures += [(piece, *failure) for failure in piece.failures]
                 continue
             plan = self._layouts[layout]
             call = piece.call
@@ -110,25 +108,28 @@ class Inbox:
                     pass  # told below
             arrays = self._read_slot(piece, plan, 0, piece.rows)
             if arrays is not None:
-                answers.append((piece, plan.signature, arrays))
+                answers.append((piece, 0, plan.signature, arrays))
         self._session.free(pieces)
         for call, value in values:
             call.put_whole(value)
-        for piece, signature, arrays in answers:
-            piece.call.put(piece.start, signature, arrays)
-
-    def _collect_parts(self, piece: Piece) -> None:
-        parts, piece.parts = piece.parts, []
-        for part, descriptor in parts:
-            plan = self._layouts[part.layout]
-            if descriptor < 0:
-                arrays = self._read_slot(piece, plan, part.start, part.rows)
-            else:
-                arrays = self._read_segment(piece, plan, part, descriptor)
-            if arrays is not None:
-                piece.call.put(piece.start + part.start, plan.signature, arrays)
-        for start, rows, error in piece.failures:
+        for piece, start, signature, arrays in answers:
+            piece.call.put(piece.start + start, signature, arrays)
+        for piece, start, rows, error in failures:
             piece.call.fail(piece.start + start, rows, error)
+
+    def _part(self, piece: Piece, part: m.Part, descriptors: list[int]) -> None:
+        """Rows that were answered otherwise: read now, told with their request's end.
+
+        By then the layout's number may mean something else, and a process may have no more
+        descriptors open than so many.
+        """
+        plan = self._layouts[part.layout]
+        if descriptors:
+            arrays = self._read_segment(piece, plan, part, descriptors.pop())
+        else:
+            arrays = self._read_slot(piece, plan, part.start, part.rows)
+        if arrays is not None:
+            piece.parts.append((part.start, plan.signature, arrays))
 
     def _read_slot(self, piece: Piece, plan: Plan, start: int, rows: int) -> list[Array] | None:
         begin, end = answer_room(

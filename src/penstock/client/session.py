@@ -367,7 +367,6 @@ class Session:
             self.pending.clear()
             self.tell_change()
         for piece in pieces:
-            piece.close_parts()
             piece.call.open_pieces.clear()  # the memory goes, however long the answer is kept
         for answer in list(self.unanswered):
             answer.end(again(reason))

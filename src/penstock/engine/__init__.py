@@ -6,7 +6,9 @@ It never touches a tensor and imports neither TensorFlow nor numpy. By file, fro
 - `cards`: what it knows of a model, and tells clients
 - `clients`: what it knows of a client; `intake`: reading a client's messages, believing none
 - `admission`: who is let into the queue; `settling`, `answers`: how requests end
-- `core`: the decisions. Events and the time in, effects out; no I/O
+- `delivery`: clients are told of that as fast as they read; `failures`, `apart`: what is kept of
+  errors, and of answers in segments of their own, until then
+- `core`: the decisions. Events and the time in, `effects` out; no I/O
 - `health`: restarts, hangs and blame
 - `connections`: the clients' sockets; `allowance`: how many they may have; `complaints`: what is
   logged of them

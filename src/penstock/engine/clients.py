@@ -1,9 +1,11 @@
-"""What the engine knows of one client: its segments, layouts and requests, and what it may hold."""
+"""What the engine knows of one client: its segments, layouts and requests, and what it is owed."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
+from typing import Any, NamedTuple
 
+from penstock.engine.failures import Texts
 from penstock.engine.requests import Request
 from penstock.engine.segments import Segment
 from penstock.scheduling.lanes import Lane
@@ -34,12 +36,20 @@ class InputLayout(NamedTuple):
 
 
 class ClientState:
-    """One connected client. `gone` when its connection ended; requests in flight outlive that."""
+    """One connected client. `gone` when its connection ended; requests in flight outlive that.
+
+    What it is still to be told is `delivery`'s: numbers of requests that ended in this round
+    (`done`, all with `done_layout`), records in order (`owed`), and how many requests end with
+    those (`untold`). It is `behind` while it does not read. `apart` are descriptors kept for it.
+    """
 
     __slots__ = (
         "answered",
+        "apart",
+        "behind",
         "bytes_held",
         "done",
+        "done_layout",
         "gone",
         "greeted",
         "label",
@@ -47,10 +57,13 @@ class ClientState:
         "layouts",
         "number",
         "output_layouts",
+        "owed",
         "pid",
         "requests",
         "rows_done",
         "segments",
+        "texts",
+        "untold",
     )
 
     def __init__(self, number: int, pid: int) -> None:
@@ -65,7 +78,13 @@ class ClientState:
         self.requests: dict[int, Request] = {}
         self.output_layouts: LayoutNumbers[Signature] = LayoutNumbers()
         self.last_layout: tuple[int, Signature] = (0, ())
-        self.done: list[bytes] = []
+        self.done: list[int] = []
+        self.done_layout: Signature | None = None
+        self.owed: deque[Any] = deque()
+        self.untold = 0
+        self.behind = False
+        self.texts: Texts | None = None
+        self.apart = 0
         self.answered = 0
         self.rows_done = 0
 

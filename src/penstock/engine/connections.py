@@ -3,13 +3,14 @@
 ::
 
     accept ▶ [open] ▶ what it says: Core.take_client
-               │      what it is told: to_client
+               │      what it is told: to_client; when that was too much and is read: Core.caught_up
                ▼
            [dropped] ▶ sweep: closed, Core.disconnected
 
-A connection is dropped when its client's process exits, closes it, breaks the protocol or does not
-read; `sweep` follows when the round of events is over, so nothing is closed that a handler still
-has in hand. One that cannot be written to is only *deaf*: what it has sent before is still read.
+A connection is dropped when its client's process exits, closes it, breaks the protocol or asks for
+more without reading what it got; `sweep` follows when the round of events is over, so nothing is
+closed that a handler still has in hand. One that cannot be written to is only *deaf*: what it has
+sent before is still read.
 
 Descriptors may run out. Clients get their part of them (`allowance`), and are told so when that is
 taken. If there are none at all, whoever wants to connect waits until there are some again.
@@ -132,7 +133,8 @@ class Connections:
     def _from_client(self, connection: Connection, _: int, drain: bool = False) -> None:
         try:
             if connection.writing:
-                connection.channel.flush()
+                if not connection.channel.flush():
+                    self._core.caught_up(connection.number)
                 self._watch_writing(connection)
             for _ in range(_MESSAGES_AT_ONCE if drain else 1):  # the poller calls again for more
                 if connection.dropped:
@@ -161,22 +163,25 @@ class Connections:
         self._from_client(connection, 0, drain=True)  # its last words
         self._drop(connection, "its process exited")
 
-    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> None:
-        """Send to a client; one that does not read is dropped."""
+    def to_client(self, client: int, data: bytes, descriptor: int = -1) -> bool:
+        """Send to a client; returns whether it takes more. One that goes on to be sent something
+        without reading it is dropped."""
         connection = self._connections.get(client)
         if connection is None or connection.dropped or connection.deaf:
-            return
+            return True
         try:
             connection.channel.send(data, (descriptor,) if descriptor >= 0 else ())
         except Closed:
             connection.deaf = True  # what it has sent before is still read
-            return
+            return True
         except Flooded as error:
             self._complaints.tell("client %d is dropped: %s", client, error)
             self._drop(connection, str(error))
-            return
+            return True
         if connection.channel.wants_write:
             self._watch_writing(connection)
+            return False
+        return True
 
     def disconnect(self, client: int, reason: str) -> None:
         """End the connection of a client that broke the protocol."""

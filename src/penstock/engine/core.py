@@ -21,13 +21,17 @@ from typing import Any
 
 from penstock.config import EngineConfig, Model
 from penstock.engine.admission import Admission
-from penstock.engine.answers import Answers, Effects
+from penstock.engine.answers import Answers
+from penstock.engine.apart import Apart
 from penstock.engine.cards import Means, card_of, encode_card
 from penstock.engine.clients import ClientState
 from penstock.engine.counters import ModelCounters
+from penstock.engine.delivery import Delivery
+from penstock.engine.effects import Effects
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
 from penstock.engine.report import report
+from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
 from penstock.engine.trace import Trace
@@ -52,14 +56,18 @@ class Core:
         effects: Effects,
         pid: int,
         workers: int = 0,
+        descriptors: int = 1 << 20,
     ) -> None:
+        """`descriptors`: as many as may be kept of answers in segments of their own."""
         self.config = config
         self.pid = pid
         self.effects = effects
-        self.answers = Answers(effects)
+        self.clients: dict[int, ClientState] = {}
+        self.apart = Apart(effects, self.clients, descriptors)
+        self.delivery = Delivery(effects, self.apart, config.client_requests)
+        self.answers = Answers(self.delivery, self.apart)
         self.batcher = Batcher()
         self.workers = [Worker(index) for index in range(workers or config.workers or 1)]
-        self.clients: dict[int, ClientState] = {}
         self.cards = {number: card_of(model) for number, model in enumerate(models)}
         self.state = (m.STATE_LOADING, 0, "")
         self.drain_until: int | None = None
@@ -100,7 +108,7 @@ class Core:
                 self._dispatch(decision, now)
             for job in self.batcher.missed():
                 self.admission.too_late(job, now)
-        self.answers.flush()
+        self.delivery.flush()
 
     def wakeup(self, now: int) -> int | None:
         """When `step` must be called again at the latest, if nothing happens before."""
@@ -141,11 +149,9 @@ class Core:
         """Every request that is left ends now: the engine does."""
         for job in self.batcher.clear():
             self.settling.fail(job, Kind.ENGINE_CLOSED, "the engine shut down before this was run")
-        for client in list(self.clients.values()):
-            for number in client.requests:
-                data = m.Failed(number, Kind.ENGINE_CLOSED, "the engine shut down")
-                self.effects.to_client(client.number, wire.encode(data))
-        self.answers.flush()
+        for client in self.clients.values():
+            self.answers.end_all(client, "the engine shut down")
+        self.delivery.flush()
         for client in self.clients.values():
             client.gone = True  # what workers still say ends nothing a second time
 
@@ -167,6 +173,12 @@ class Core:
             for descriptor in descriptors:
                 self.effects.close(descriptor)
 
+    def caught_up(self, number: int) -> None:
+        """A client has read what was sent, after it had been too much at once."""
+        client = self.clients.get(number)
+        if client is not None:
+            self.delivery.go_on(client)
+
     def disconnected(self, number: int) -> None:
         """A client's connection has ended: forget it, except for what is being read just now."""
         client = self.clients.pop(number, None)
@@ -176,6 +188,11 @@ class Core:
         self.trace.gone(number)
         for request in list(client.requests.values()):
             self.settling.cancel(request)
+        self.delivery.forget(client)
+        if client.apart:
+            for worker in self.workers:
+                for batch in worker.batches.values():
+                    self.apart.close_those_of(batch, client)
         for segment in client.segments.values():
             if segment.drop():
                 self.release(segment)
@@ -272,9 +289,7 @@ class Core:
             return
         record = wire.decode(data)
         if isinstance(record, (m.ItemPart, m.ItemFailed)):
-            batch = worker.batches.get(record.batch)
-            if batch is not None:
-                batch.outcomes.append((record, descriptors.pop() if descriptors else -1))
+            self._outcome(worker, record, descriptors)
         elif isinstance(record, m.OutputLayout):
             worker.output_layouts[record.layout] = record.tensors
         elif isinstance(record, m.ModelCard):
@@ -292,6 +307,26 @@ class Core:
             worker.load_error = (record.kind, record.text)
         for descriptor in descriptors:
             self.effects.close(descriptor)
+
+    def _outcome(
+        self, worker: Worker, record: m.ItemPart | m.ItemFailed, descriptors: list[int]
+    ) -> None:
+        """What became of some rows of a batch. What a layout's number means is known only now:
+        the worker uses it again when it has many of them, also within a batch."""
+        batch = worker.batches.get(record.batch)
+        if batch is None:
+            return
+        if isinstance(record, m.ItemFailed):
+            batch.failed(record)
+            return
+        if descriptors and not self.apart.take(batch.jobs[record.item].owner.client):
+            text = "the engine has no descriptor left for this answer (ulimit -n)"
+            batch.failed(m.ItemFailed(*record[:4], Kind.OVERLOADED, text))
+            return
+        signature = worker.output_layouts[record.layout]
+        descriptor = descriptors.pop() if descriptors else -1
+        part = PartRecord(record.start, record.rows, signature, record.size, descriptor)
+        batch.outcomes.append((record.item, part))
 
     def _dispatch(self, decision: Decision, now: int) -> None:
         worker = decision.runner

@@ -155,6 +155,7 @@ class Health:
         self.deaths += 1
         if self._squeeze(worker):
             worker.restart_at = now
+            worker.replaced = True
             return
         worker.squeezed = 0
         if not self._was_ready:
@@ -163,8 +164,8 @@ class Health:
         if not worker.serving:
             self._load_failures += 1
         worker.restart_at = self._budget.next_restart(now, self._load_failures)
-        alive = any(w.state in (WorkerState.STARTING, WorkerState.READY) for w in core.workers)
-        if self._budget.used_up and not alive:
+        worker.replaced = not self._budget.used_up
+        if not any(map(_serves_or_will, core.workers)):
             cause = worker.load_error[1] if worker.load_error else how
             self.hopeless = (
                 f"all workers are down and {self._budget.size} restarts did not help; "
@@ -194,9 +195,7 @@ class Health:
     def _reassign(self, batches: list[Batch], hands: int, how: str) -> None:
         core = self._core
         for batch in batches:
-            for _, descriptor in batch.outcomes:
-                if descriptor >= 0:
-                    core.effects.close(descriptor)
+            core.apart.close_those_of(batch)
         for batch in reversed(batches[hands:]):
             for job in reversed(batch.jobs):
                 if core.settling.came_back(job):
@@ -231,3 +230,10 @@ class Health:
                 )
                 request.jobs.append(single)
                 core.batcher.suspect(single)
+
+
+def _serves_or_will(worker: Worker) -> bool:
+    """Whether a worker takes batches, or will without waiting for the budget to be refilled."""
+    if worker.state is WorkerState.DOWN:
+        return worker.replaced and worker.restart_at is not None
+    return worker.state is not WorkerState.ENDING

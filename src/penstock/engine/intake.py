@@ -166,8 +166,8 @@ class Intake:
                 raise Malformed(f"request {number} is {count} requests of {rows} rows")
             if not requests.keys().isdisjoint(numbers):
                 raise Malformed(f"request {number} is there already")
-            asked += count  # also those that are refused at once, which are not outstanding
-            if len(requests) + count > most or asked > most:
+            asked += count  # also those that are refused at once, and not told so yet
+            if len(requests) + client.untold + count > most or asked > most:
                 raise Malformed(f"more than {most} requests outstanding")
             lane = layout.lane
             if lane is None:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.engine.failures import Failures
+
 if TYPE_CHECKING:
     from penstock.engine.clients import ClientState, InputLayout
     from penstock.engine.segments import Segment
@@ -97,7 +99,7 @@ class Request:
         self.cancelled = False
         self.jobs: list[Job] = []
         self.parts: list[PartRecord] = []
-        self.failures: list[tuple[int, int, int, str]] = []
+        self.failures: Failures | None = None
 
     @property
     def numbers(self) -> range:
@@ -137,7 +139,9 @@ class Request:
 
     def fail_rows(self, start: int, rows: int, kind: int, text: str) -> bool:
         """These rows end with an error; returns whether that was the last of them."""
-        self.failures.append((start, rows, kind, text))
+        if self.failures is None:
+            self.failures = Failures()
+        self.failures.add(start, rows, kind, text)
         return self.settled(rows)
 
     def end(self) -> None:

@@ -1,9 +1,9 @@
 """The process around the core: startup, main loop, shutdown; and the processes of its workers.
 
 The main loop's `step` is all that the engine does: *receive* (the poller calls the handlers, which
-hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; what a socket
-does not take waits in its channel). Nothing here blocks on a peer. The clients' sockets are in
-`connections`.
+hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; when a socket
+does not take a message, that waits in its channel, and the core keeps what it owes to the client).
+Nothing here blocks on a peer. The clients' sockets are in `connections`.
 
 Ends when: the owner exits (its pidfd), a signal or a client's `Stop` asks for it (drained first),
 or the models cannot be loaded.
@@ -64,13 +64,20 @@ class Server:
         self._owner = owner
         self._status = status
         self._places = Places(models, config)
-        self._core = Core(models, config, self, os.getpid(), workers=len(self._places))
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        self._core = Core(
+            models,
+            config,
+            self,
+            os.getpid(),
+            workers=len(self._places),
+            descriptors=most // 2,
+        )
         for worker in self._core.workers:
             worker.device = self._places.label(worker.index)
             worker.on_gpu = self._places.on_gpu(worker.index)
         self._poller = Poller()
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._connections = Connections(self._core, self._poller, config.group, Allowance(most))
         self.to_client = self._connections.to_client  # effects, too; all answers go this way
         self.disconnect = self._connections.disconnect

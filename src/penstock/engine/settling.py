@@ -14,7 +14,7 @@ settled. The messages are those of `answers`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.engine.requests import PartRecord, Request, Series
 from penstock.engine.workers import Batch, Worker
@@ -36,7 +36,7 @@ class Settling:
     def batch_ran(self, worker: Worker, batch: Batch, layout: int) -> None:
         """A batch came back: with answers of this layout, or (0) with what its items say."""
         if not layout:
-            self._in_parts(worker, batch)
+            self._in_parts(batch)
             return
         core = self._core
         signature = worker.output_layouts[layout]
@@ -61,41 +61,41 @@ class Settling:
         if request.settled(job.rows):
             answers.finish(request)
 
-    def _in_parts(self, worker: Worker, batch: Batch) -> None:
+    def _in_parts(self, batch: Batch) -> None:
         core = self._core
-        outcomes: list[list[tuple[Any, int]]] = [[] for _ in batch.jobs]
-        for outcome, descriptor in batch.outcomes:
-            outcomes[outcome.item].append((outcome, descriptor))
+        outcomes: list[list[PartRecord | m.ItemFailed]] = [[] for _ in batch.jobs]
+        for item, outcome in batch.outcomes:
+            outcomes[item].append(outcome)
         for job, own in zip(batch.jobs, outcomes, strict=True):
             request = job.owner
             wanted = self.came_back(job)
             over = wanted and request.rows == 0 and not own
-            for outcome, descriptor in own:
+            for outcome in own:
                 if not wanted:
-                    if descriptor >= 0:
-                        core.effects.close(descriptor)
+                    if isinstance(outcome, PartRecord):
+                        core.apart.close(request.client, outcome)
                 elif isinstance(request, Series):
-                    self._series_rows(worker, request, outcome, descriptor)
+                    self._series_rows(request, outcome)
                 elif isinstance(outcome, m.ItemFailed):
                     over = request.fail_rows(
                         outcome.start, outcome.rows, outcome.kind, outcome.text
                     )
                 else:
-                    request.parts.append(_part(worker, outcome, descriptor))
+                    request.parts.append(outcome)
                     over = request.settled(outcome.rows)
             if over:
                 core.answers.finish(request)
 
-    def _series_rows(self, worker: Worker, series: Series, outcome: Any, descriptor: int) -> None:
+    def _series_rows(self, series: Series, outcome: PartRecord | m.ItemFailed) -> None:
         """What became of some requests of a series."""
         answers = self._core.answers
         start, rows = outcome.start, outcome.rows
         if isinstance(outcome, m.ItemFailed):
             answers.fail_rows(series, start, rows, outcome.kind, outcome.text)
-        elif descriptor < 0:
-            answers.done_rows(series, start, rows, worker.output_layouts[outcome.layout])
+        elif outcome.descriptor < 0:
+            answers.done_rows(series, start, rows, outcome.layout)
         else:
-            answers.done_apart(series, _part(worker, outcome, descriptor))
+            answers.done_apart(series, outcome)
         series.end_rows(rows)
 
     def came_back(self, job: Job) -> bool:
@@ -155,8 +155,3 @@ class Settling:
         self._core.answers.cancel_rows(series, [series.number + row for row in dropped])
         series.end_rows(len(dropped))
         return parts
-
-
-def _part(worker: Worker, outcome: m.ItemPart, descriptor: int) -> PartRecord:
-    signature = worker.output_layouts[outcome.layout]
-    return PartRecord(outcome.start, outcome.rows, signature, outcome.size, descriptor)

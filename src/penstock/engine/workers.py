@@ -18,6 +18,8 @@ import enum
 from collections import OrderedDict
 
 from penstock.engine.cards import Means
+from penstock.engine.failures import Texts
+from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.scheduling.abilities import LEAD
 from penstock.scheduling.decisions import Decision
@@ -25,7 +27,7 @@ from penstock.scheduling.lanes import Lane
 from penstock.scheduling.runners import DEPTH
 from penstock.spec import Signature
 from penstock.transport.layouts import LayoutNumbers
-from penstock.transport.messages import ItemFailed, ItemPart
+from penstock.transport.messages import ItemFailed
 
 
 class WorkerState(enum.Enum):
@@ -50,6 +52,7 @@ class Batch:
         "outcomes",
         "rows",
         "sent",
+        "texts",
     )
 
     def __init__(self, number: int, decision: Decision, now: int) -> None:
@@ -58,7 +61,14 @@ class Batch:
         self.rows = sum(job.rows for job in self.jobs)
         self.sent = now
         self.expected = 0  # nanoseconds that it will probably take
-        self.outcomes: list[tuple[ItemPart | ItemFailed, int]] = []  # with their descriptors
+        self.outcomes: list[tuple[int, PartRecord | ItemFailed]] = []  # and of which job
+        self.texts: Texts | None = None  # of those that failed
+
+    def failed(self, record: ItemFailed) -> None:
+        """The model raised on some of its rows."""
+        if self.texts is None:
+            self.texts = Texts()
+        self.outcomes.append((record.item, record._replace(text=self.texts.keep(record.text))))
 
 
 class Worker:
@@ -76,6 +86,7 @@ class Worker:
         self.starts = 0
         self.since = 0
         self.restart_at: int | None = 0
+        self.replaced = True  # once it is down: the budget had a restart for it
         self.kill_reason = ""
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.hands = 1

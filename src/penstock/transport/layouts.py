@@ -3,7 +3,8 @@
 A layout (tensors' names, dtypes and shapes) is sent once and then named by a number. Numbers are
 reused, the least recently used first, so that neither side grows without limit when shapes keep
 changing. That is safe because messages arrive in the order in which they were sent: whoever sends
-the new meaning of a number has sent everything that used the old one before.
+the new meaning of a number has sent everything that used the old one before, and whoever reads a
+number looks at once what it means, not when it has use for that.
 """
 
 from __future__ import annotations

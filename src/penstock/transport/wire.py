@@ -169,6 +169,14 @@ def decode_ran(data: bytes) -> m.Ran:
     return m.Ran._make(_RAN.unpack(data)[1:])
 
 
+_DONE = bytes([27])
+
+
+def encode_done(items: list[bytes]) -> bytes:
+    """A `Done` of packed items, as `encode` would write it; of no more than fit a message."""
+    return _DONE + b"".join(items)
+
+
 def split_answer(token: int, data: bytes) -> Iterator[bytes]:
     """A long answer as `Answer` messages, the last of which says so."""
     most = MAX_MESSAGE - 16

@@ -87,7 +87,8 @@ class Hand:
                 arrays, late = self._gather_again(layout, items, start, stop)
                 return self._device.run(layout, arrays, stop - start)
 
-        usual = scatter_ns = 0
+        usual: Signature | None = None
+        scatter_ns = 0
         for index in unreadable:
             error = InputError(f"the input cannot be read: {unreadable[index]}")
             self._failed(number, index, items[index].start, items[index].rows, error)
@@ -102,7 +103,12 @@ class Hand:
             layout.runnable.changed = False
             self._worker.tell_facts(layout.model)
         times = (gathered - began, time.monotonic_ns() - gathered - scatter_ns, scatter_ns)
-        self._worker.send(wire.encode_ran(number, usual, size, *times))
+        if usual is None:
+            self._worker.send(wire.encode_ran(number, 0, size, *times))
+        else:
+            self._worker.send_of(
+                usual, lambda layout: wire.encode_ran(number, layout, size, *times)
+            )
 
     def _gather_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
@@ -120,9 +126,10 @@ class Hand:
         arrays, unreadable = self._gather(layout, chosen)
         return arrays, {of_item[index]: reason for index, reason in unreadable.items()}
 
-    def _scatter_all(self, number: int, items: list[m.RunItem], result: Answered) -> int:
-        """All rows were answered at once; returns the layout, or 0 if some needed a segment."""
-        layout = self._worker.layout_of(result.signature)
+    def _scatter_all(
+        self, number: int, items: list[m.RunItem], result: Answered
+    ) -> Signature | None:
+        """All rows were answered at once; returns what as, or `None` if some needed a segment."""
         plan = plan_of(result.signature)
         targets: list[Target] = []
         of_item: list[int] = []
@@ -134,10 +141,10 @@ class Hand:
             first += item.rows
         placed = self._device.scatter(targets, result.signature, result.arrays)
         if all(place is IN_SLOT for place in placed):
-            return layout
+            return result.signature
         for index, target, place in zip(of_item, targets, placed, strict=True):
-            self._part(number, index, target.start, target.rows, layout, place)
-        return 0
+            self._part(number, index, target, result.signature, place)
+        return None
 
     def _scatter_part(
         self,
@@ -163,22 +170,25 @@ class Hand:
                 error = InputError(f"the input cannot be read: {late[index]}")
                 self._failed(number, index, start, end - begin, error)
                 continue
-            layout = self._worker.layout_of(outcome.signature)
             whole = Target(item, start, begin - outcome.start, end - begin)
             targets = row_by_row(whole, plan_of(outcome.signature))
             placed = self._device.scatter(targets, outcome.signature, outcome.arrays)
             for target, place in zip(targets, placed, strict=True):
-                self._part(number, index, target.start, target.rows, layout, place)
+                self._part(number, index, target, outcome.signature, place)
 
     def _part(
-        self, number: int, index: int, start: int, count: int, layout: int, place: Placed
+        self, number: int, index: int, target: Target, signature: Signature, place: Placed
     ) -> None:
         if place.missing is not None:
-            self._failed(number, index, start, count, place.missing)
+            self._failed(number, index, target.start, target.rows, place.missing)
             return
         elsewhere = place.descriptor >= 0
-        record = m.ItemPart(number, index, start, count, layout, elsewhere, place.size)
-        self._worker.send(wire.encode(record), place.descriptor)
+
+        def encode(layout: int) -> bytes:
+            where = (target.start, target.rows, layout, elsewhere, place.size)
+            return wire.encode(m.ItemPart(number, index, *where))
+
+        self._worker.send_of(signature, encode, place.descriptor)
         if elsewhere:
             os.close(place.descriptor)
 

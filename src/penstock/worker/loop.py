@@ -24,7 +24,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import DeviceMemoryError, Kind
@@ -195,13 +195,16 @@ class Worker:
             self._room.poll()
             self._channel.flush()
 
-    def layout_of(self, signature: Signature) -> int:
-        """The number under which the engine knows these outputs."""
+    def send_of(
+        self, signature: Signature, encode: Callable[[int], bytes], descriptor: int = -1
+    ) -> None:
+        """Send what names outputs by the number of their layout, before another hand has any
+        number mean something else."""
         with self._sending:
             layout, new = self._output_layouts.number(signature)
             if new:
                 self._send(wire.encode(m.OutputLayout(layout, signature)))
-        return layout
+            self._send(encode(layout), descriptor)
 
     def tell_facts(self, model: int) -> None:
         """Something about a model is not as it was told."""
