@@ -1,0 +1,37 @@
+"""Faults that are made on purpose in an engine, for tests that must see them.
+
+`broken` (in `tests/faults/broken.py`) puts this folder first on the path where Python looks for
+modules, and names a fault: every Python that is started then runs this file first, and where that
+is an engine, it has the fault. There is nothing of this in Penstock itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+
+def lose_answers(every: int) -> None:
+    """One answer in so many is never sent, though the engine thinks it was."""
+    from penstock.engine.answers import Answers
+
+    flush = Answers._flush
+    sent = 0
+
+    def lossy(self, client) -> None:
+        nonlocal sent
+        first, sent = sent, sent + len(client.done)
+        client.done[:] = [
+            item for number, item in enumerate(client.done, first + 1) if number % every
+        ]
+        flush(self, client)
+
+    Answers._flush = lossy
+
+
+_FAULTS: dict[str, Callable[[int], None]] = {"lose_answers": lose_answers}
+
+if "penstock.engine" in sys.orig_argv:
+    _name, _how_much = os.environ["PENSTOCK_TEST_FAULT"].split()
+    _FAULTS[_name](int(_how_much))
