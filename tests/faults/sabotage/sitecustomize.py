@@ -30,7 +30,21 @@ def lose_answers(every: int) -> None:
     Answers._flush = lossy
 
 
-_FAULTS: dict[str, Callable[[int], None]] = {"lose_answers": lose_answers}
+def leak(size: int) -> None:
+    """So many bytes of each connection stay for good."""
+    from penstock.engine.core import Core
+
+    connected = Core.connected
+    kept: list[bytes] = []
+
+    def leaky(self, number: int, pid: int) -> None:
+        kept.append(os.urandom(size))
+        connected(self, number, pid)
+
+    Core.connected = leaky
+
+
+_FAULTS: dict[str, Callable[[int], None]] = {"lose_answers": lose_answers, "leak": leak}
 
 if "penstock.engine" in sys.orig_argv:
     _name, _how_much = os.environ["PENSTOCK_TEST_FAULT"].split()
