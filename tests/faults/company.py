@@ -29,7 +29,8 @@ class Peer:
     """Another process. Killed at the end of the test, if it has not ended before."""
 
     def __init__(self, role: str, *arguments: Any) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        path = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.peer", role, *map(str, arguments)],
             stdin=subprocess.PIPE,
