@@ -42,14 +42,15 @@ demo: venv  ## see Penstock at work
 	@$(VENV)/bin/penstock demo
 
 # Files of tests are dealt out to so many processes. Real processes and signals on a busy machine:
-# what failed is run once more, alone, and must pass then.
+# what failed is run once more, alone, and must pass then. Where pytest ended with another code than
+# 1, it has not run all tests, and does not know what failed.
 PYTEST := $(VENV)/bin/python -m pytest
 IN_PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: venv  ## run the tests (JOBS=2 of their files at a time)
-	$(PYTEST) $(IN_PARALLEL) || \
-		$(PYTEST) --last-failed --last-failed-no-failures=none
+	$(PYTEST) $(IN_PARALLEL) || { \
+		test $$? -eq 1 && $(PYTEST) --last-failed --last-failed-no-failures=none; }
 
 .PHONY: check
 check: venv  ## the gate: format, lint, types, layers, tests
@@ -84,6 +85,11 @@ gpu-visit:  ## tests and benchmarks on a GPU, in order, within SECONDS=600 (VISI
 .PHONY: soak
 soak: venv  ## run it for long and look for leaks (SECONDS=600 MODEL=checksum|digits)
 	$(VENV)/bin/python -m benchmarks.soak --model $(MODEL) --seconds $(SECONDS)
+
+.PHONY: fuzz
+fuzz: venv  ## hostile clients say random things to an engine for long (SECONDS=600)
+	PENSTOCK_FUZZ_SECONDS=$(SECONDS) $(PYTEST) -o faulthandler_timeout=0 \
+		tests/engine/test_hostile.py -k for_long
 
 .PHONY: kills
 kills: venv  ## kill offline jobs 30 times each, at any moment, and compare what they write

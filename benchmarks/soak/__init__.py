@@ -11,8 +11,9 @@
 
 An answer is right when it carries the request's own number, the checksum of its own fresh random
 data and, where asked for, that data mirrored. With digits it is right when all ten probabilities
-are those of its own image: no other image has the same. A request that a killed client had open
-counts as nothing; every other one must have ended exactly once: with a right answer, or with an
-error that says that it may be retried, or with what the client itself asked for (a deadline, a
-cancellation).
+are those of its own image: no other image has the same. A request that a client had open for a
+moment when it was killed counts as nothing; every other one must have ended exactly once: with a
+right answer, or with an error that says that it may be retried, or with what the client itself
+asked for (a deadline, a cancellation). Nine in ten at least must be right answers. That the engine
+is gone is a fault, as nobody ends it.
 """

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -28,9 +29,18 @@ from benchmarks.soak.report import as_json, as_table, faults
 @click.option("--workers", default=2, show_default=True, help="worker processes")
 @click.option("--clients", default=4, show_default=True, help="client processes")
 @click.option("--seed", default=None, type=int, help="of the kills' times and victims")
+@click.option(
+    "--patience", default=None, type=float, help="seconds until an answer counts as missing"
+)
 @click.option("--json", "file", type=click.Path(path_type=Path), help="where to write the counts")
 def main(
-    model: str, seconds: float, workers: int, clients: int, seed: int | None, file: Path | None
+    model: str,
+    seconds: float,
+    workers: int,
+    clients: int,
+    seed: int | None,
+    patience: float | None,
+    file: Path | None,
 ) -> None:
     """Run mixed load while workers and clients are killed; every answer is checked."""
     console = Console()
@@ -42,6 +52,7 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="penstock-soak-") as folder:
         kind = kind_of(model, Path(folder))
+        kind = kind if patience is None else replace(kind, patience=patience)
         outcome = Campaign(kind, Path(folder), workers, clients, seed).run(seconds, progress)
     console.print(as_table(outcome))
     if file is not None:

@@ -2,6 +2,9 @@
 
 Killed clients are replaced. In the end no more is killed, every client is told to finish, and the
 ledgers are judged.
+
+A kill would hide that an answer is lost: a client that waits for longer than usual is spared, until
+it has its answer, or so much time is over that the answer counts as missing.
 """
 
 from __future__ import annotations
@@ -19,25 +22,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.soak import digits, leftovers
-from benchmarks.soak.ledger import Judgement, Reader
+from benchmarks.soak.ledger import Judgement, Reader, waits_since
 from penstock import Engine
 from penstock.errors import PenstockError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _WORK = Path(__file__).with_name("work.py")
 _PROGRESS = 5.0
+_SPARED = 0.05  # of its patience: a client that has waited for longer is not killed
+_LOOK_AGAIN = (0.1, 0.2)  # seconds until another client is looked at
 _LAST_WORDS = 90.0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is soaked: a model, the digits its clients ask for if any, and seconds between kills."""
+    """What is soaked: a model, the digits its clients ask for if any, and seconds between kills.
+
+    `patience`: seconds until an answer is missing. A kill of both workers costs a start of them,
+    and of what is killed as it loads another one, a little later each time; that, tenfold.
+    """
 
     name: str
     model: str
     digits: Path | None = None
     worker_pause: tuple[float, float] = (1.0, 2.0)
     client_pause: tuple[float, float] = (1.0, 2.0)
+    patience: float = 10.0
 
 
 def kind_of(name: str, folder: Path) -> Kind:
@@ -46,16 +56,17 @@ def kind_of(name: str, folder: Path) -> Kind:
         return Kind(name, f"{_WORK}:checksum")
     trained = digits.train(folder)
     # A worker with TensorFlow takes seconds to start: with fewer, none would ever be ready.
-    return Kind(name, str(trained.network), trained.digits, worker_pause=(5.0, 8.0))
+    pause = (5.0, 8.0)
+    return Kind(name, str(trained.network), trained.digits, worker_pause=pause, patience=60.0)
 
 
 @dataclass
 class Outcome:
     """Everything that was counted."""
 
+    judgement: Judgement
     model: str = ""
     seconds: float = 0.0
-    judgement: Judgement = field(default_factory=Judgement)
     killed_workers: int = 0
     killed_clients: int = 0
     clients: int = 0
@@ -69,16 +80,17 @@ class Outcome:
 class ClientProcess:
     """One client, its ledger and its end."""
 
-    def __init__(self, address: Path, folder: Path, index: int, asks_for: Path | None) -> None:
+    def __init__(self, address: Path, folder: Path, index: int, kind: Kind) -> None:
         self.ledger = folder / f"client-{index}.ledger"
         self.reader = Reader(self.ledger)
-        self.killed = False
+        self.killed_at: int | None = None
+        self._patience = kind.patience
         self._errors = (folder / f"client-{index}.err").open("w+")
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "benchmarks.soak.client"),
-                *(str(address), str(self.ledger), str(index << 40)),
-                *([str(asks_for)] if asks_for else []),
+                *(str(address), str(self.ledger), str(index << 40), str(kind.patience)),
+                *([str(kind.digits)] if kind.digits else []),
             ],
             stdin=subprocess.PIPE,
             stderr=self._errors,
@@ -87,7 +99,7 @@ class ClientProcess:
 
     def kill(self) -> None:
         """Kill it, wherever it is."""
-        self.killed = True
+        self.killed_at = time.monotonic_ns()
         self._process.kill()
         self._process.wait()
         self._finish()
@@ -96,15 +108,24 @@ class ClientProcess:
         """Let it finish what is open; returns what was wrong with that."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            code = self._process.wait(max(seconds, 0.1))
-            fault = f"client exited with code {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)
-            self._process.wait()
-            fault = "client did not finish"
+        until = time.monotonic() + seconds
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(0.1)
+                fault = f"client exited with code {code}" if code else ""
+                break
+            if time.monotonic() >= until or self.waits() > self._patience:
+                self._process.send_signal(signal.SIGABRT)
+                self._process.wait()
+                fault = "client did not finish"
+                break
         text = self._finish()
         return f"{fault}: {text[-2000:]}" if fault else text[-2000:]
+
+    def waits(self) -> float:
+        """For how many seconds it has had something open."""
+        since = waits_since(self.ledger)
+        return 0.0 if since is None else (time.monotonic_ns() - since) / 1e9
 
     def ended_early(self) -> bool:
         """Whether it has ended though nobody told it to."""
@@ -129,7 +150,7 @@ class Campaign:
         self._clients: list[ClientProcess] = []
         self._finished: list[ClientProcess] = []
         self._counts: Counter[str] = Counter()
-        self._outcome = Outcome(kind.name)
+        self._outcome = Outcome(Judgement(kind.patience), kind.name)
         self._engine = Engine(
             kind.model,
             folder=str(folder / "run"),
@@ -156,7 +177,7 @@ class Campaign:
             outcome.faults.append(f"left behind: {more} descriptors")
         outcome.faults += [f"left behind: {path.name}" for path in (self._folder / "run").iterdir()]
         for client in self._finished:
-            outcome.judgement.add(client.ledger, client.killed)
+            outcome.judgement.add(client.ledger, client.killed_at)
         return outcome
 
     def _soak(self, seconds: float, progress: Callable[[float, str], None]) -> None:
@@ -172,8 +193,8 @@ class Campaign:
                 self._kill_worker()
                 next_worker = now + self._chance.uniform(*kind.worker_pause)
             if now >= next_client:
-                self._kill_client()
-                next_client = now + self._chance.uniform(*kind.client_pause)
+                pause = kind.client_pause if self._kill_client() else _LOOK_AGAIN
+                next_client = now + self._chance.uniform(*pause)
             if not measured and now >= began + min(10.0, seconds / 3):
                 measured = True
                 self._measure(last=False)
@@ -192,7 +213,7 @@ class Campaign:
             self._outcome.clients += 1
             number = self._outcome.clients
             self._clients.append(
-                ClientProcess(self._engine.address, self._folder, number, self._kind.digits)
+                ClientProcess(self._engine.address, self._folder, number, self._kind)
             )
 
     def _kill_worker(self) -> None:
@@ -202,12 +223,16 @@ class Campaign:
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
                 self._outcome.killed_workers += 1
 
-    def _kill_client(self) -> None:
+    def _kill_client(self) -> bool:
         client = self._chance.choice(self._clients)
+        patience = self._kind.patience
+        if _SPARED * patience < client.waits() < patience:
+            return False
         self._clients.remove(client)
         client.kill()
         self._finished.append(client)
         self._outcome.killed_clients += 1
+        return True
 
     def _let_finish(self) -> None:
         until = time.monotonic() + _LAST_WORDS

@@ -1,9 +1,10 @@
 """A client process: asks in every way there is, and checks every answer.
 
-    python -m benchmarks.soak.client ADDRESS LEDGER FIRST_NUMBER [DIGITS]
+    python -m benchmarks.soak.client ADDRESS LEDGER FIRST_NUMBER PATIENCE [DIGITS]
 
 Without a file of digits, it asks for checksums. Goes on until its input ends, then waits for what
-is open and exits. Usually it is killed before.
+is open and exits. Usually it is killed before. In `predict` and `map` it waits for as long as they
+take: whoever runs it sees in the ledger when that is too long.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from benchmarks.soak.work import Array, Checksum, Work
 from penstock import Client, connect
 from penstock.errors import PenstockError, RowsFailed
 
-_PATIENCE = 60.0  # seconds after which an answer counts as missing
 _KNOWN = ("DeadlineExceeded", "Overloaded", "WorkerLost", "EngineClosed")
 
 
 class Asker:
     """Makes requests, remembers what they carry, enters how they end."""
 
-    def __init__(self, client: Client, work: Work, ledger: Ledger, first: int) -> None:
+    def __init__(
+        self, client: Client, work: Work, ledger: Ledger, first: int, patience: float
+    ) -> None:
         self._client = client
         self._work = work
         self._ledger = ledger
         self._next = first
+        self._patience = patience  # seconds after which an answer is missing
         self._chance = np.random.default_rng(first)
 
     def run(self, goes_on: Callable[[], bool]) -> None:
@@ -44,16 +47,16 @@ class Asker:
             ways[int(self._chance.integers(len(ways)))]()
 
     def _draw(self, most: int) -> tuple[list[int], Array]:
-        """Rows for one call, and their numbers, entered as asked."""
+        """Rows for one call, and their numbers."""
         rows = self._work.draw(self._chance, most)
         numbers = list(range(self._next, self._next + len(rows)))
         self._next += len(rows)
-        self._ledger.enter("asked", *numbers)
         return numbers, rows
 
     def _predict(self) -> None:
         """Many rows in one call, some of which may fail."""
         numbers, rows = self._draw(100)
+        self._ledger.enter("asked", *numbers)
         try:
             outputs = self._client.predict(self._work.inputs(numbers, rows))
             failed: dict[int, PenstockError] = {}
@@ -75,6 +78,7 @@ class Asker:
         for number, row in zip(numbers, rows, strict=True):
             deadline = 0.005 if self._chance.random() < 0.05 else None
             inputs = self._work.inputs([number], row[None])
+            self._ledger.enter("asked", number)
             try:
                 answer = self._client.submit(inputs, deadline=deadline)
             except PenstockError as error:
@@ -85,7 +89,7 @@ class Asker:
             open_calls.append((number, row, answer, deadline is not None))
         for number, row, answer, hurried in open_calls:
             try:
-                outputs = answer.result(_PATIENCE)
+                outputs = answer.result(self._patience)
             except CancelledError:
                 self._ledger.enter("Cancelled", number)
             except PenstockError as error:
@@ -101,8 +105,13 @@ class Asker:
         ordered = bool(self._chance.random() < 0.5)
         window = int(self._chance.integers(1, 64))
         inputs = self._work.inputs(numbers, rows)
-        stream = (self._work.row_of(inputs, at) for at in range(len(numbers)))
-        answers = self._client.map(stream, ordered=ordered, window=window, return_errors=True)
+
+        def stream() -> Iterator[Any]:
+            for at, number in enumerate(numbers):
+                self._ledger.enter("asked", number)
+                yield self._work.row_of(inputs, at)
+
+        answers = self._client.map(stream(), ordered=ordered, window=window, return_errors=True)
         if ordered:
             for number, row, answer in zip(numbers, rows, answers, strict=True):
                 self._settle(number, row, answer)
@@ -153,12 +162,13 @@ class Asker:
 
 def main(arguments: list[str]) -> None:
     """Be a client."""
-    address, ledger, first, *digits = arguments
+    address, ledger, first, patience, *digits = arguments
     work = Digits(Path(digits[0])) if digits else Checksum()
     ends = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
     with connect(address, wait=30) as client:
-        Asker(client, work, Ledger(Path(ledger)), int(first)).run(lambda: not ends.is_set())
+        asker = Asker(client, work, Ledger(Path(ledger)), int(first), float(patience))
+        asker.run(lambda: not ends.is_set())
 
 
 if __name__ == "__main__":

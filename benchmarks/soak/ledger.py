@@ -2,11 +2,14 @@
 
 A ledger is a file of fixed records, appended with single writes: a request is entered before it is
 sent, its end as soon as it is known. A killed process leaves what it had written, no more, no less.
+Each record has its time, by a clock that all processes share: so the judge knows how long a client
+that was killed had waited for what it had open.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-ENTRY = np.dtype([("number", "<u8"), ("event", "<u1")])
+ENTRY = np.dtype([("number", "<u8"), ("at", "<u8"), ("event", "<u1")])
 EVENTS = (
     "asked",
     "right",
@@ -28,7 +31,7 @@ EVENTS = (
     "OTHER ERROR",
 )
 _CODES = {name: code for code, name in enumerate(EVENTS)}
-FATAL = ("WRONG", "MISSING", "OTHER ERROR")
+FATAL = ("WRONG", "MISSING", "EngineClosed", "OTHER ERROR")
 
 
 class Ledger:
@@ -39,8 +42,8 @@ class Ledger:
 
     def enter(self, event: str, *numbers: int) -> None:
         """Write down the same event of some requests."""
-        code = _CODES[event]
-        entries = np.array([(number, code) for number in numbers], ENTRY)
+        code, now = _CODES[event], time.monotonic_ns()
+        entries = np.array([(number, now, code) for number in numbers], ENTRY)
         os.write(self._descriptor, entries.tobytes())
 
     def close(self) -> None:
@@ -69,30 +72,54 @@ class Reader:
         return Counter({name: int(count) for name, count in zip(EVENTS, codes, strict=True)})
 
 
+def waits_since(path: Path) -> int | None:
+    """Since when a client has waited for what it has open for the longest; `None`: nothing is."""
+    asked, ends = _read(path)
+    still_open = asked[~np.isin(asked["number"], ends["number"])]
+    return int(still_open["at"].min()) if len(still_open) else None
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    """What was asked, and how it ended. A client may be writing just now."""
+    data = path.read_bytes() if path.exists() else b""
+    entries = np.frombuffer(data[: len(data) - len(data) % ENTRY.itemsize], ENTRY)
+    return entries[entries["event"] == 0], entries[entries["event"] != 0]
+
+
 @dataclass
 class Judgement:
-    """How the requests of many ledgers ended."""
+    """How the requests of many ledgers ended.
 
+    An answer that has not come after `patience` seconds is missing, also if its client was killed.
+    """
+
+    patience: float
     asked: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     twice: int = 0
     unasked: int = 0
     unanswered: int = 0
     open_at_death: int = 0
+    slowest: float = 0.0  # seconds from a request to its end
 
-    def add(self, path: Path, killed: bool) -> None:
-        """One client's ledger; `killed`: what it had open counts as nothing."""
-        entries: Any = np.fromfile(path, ENTRY) if path.exists() else np.empty(0, ENTRY)
-        asked = entries["number"][entries["event"] == 0]
-        ends = entries[entries["event"] != 0]
-        numbers, times = np.unique(ends["number"], return_counts=True)
+    def add(self, path: Path, killed_at: int | None = None) -> None:
+        """One client's ledger. What it had open for a short time when it was killed is no fault."""
+        asked, ends = _read(path)
+        numbers, first, times = np.unique(ends["number"], return_index=True, return_counts=True)
         self.asked += len(asked)
-        self.twice += int((times - 1).sum()) + len(asked) - len(np.unique(asked))
-        self.unasked += len(np.setdiff1d(numbers, asked))
-        left = len(np.setdiff1d(asked, numbers))
-        if killed:
-            self.open_at_death += left
+        self.twice += int((times - 1).sum()) + len(asked) - len(np.unique(asked["number"]))
+        self.unasked += len(np.setdiff1d(numbers, asked["number"]))
+        has_ended = np.isin(asked["number"], numbers)
+        left = asked[~has_ended]
+        if killed_at is None:
+            self.unanswered += len(left)
         else:
-            self.unanswered += left
+            late = left["at"] < killed_at - int(self.patience * 1e9)
+            self.unanswered += int(late.sum())
+            self.open_at_death += int((~late).sum())
+        done = asked[has_ended]
+        ended_at = ends["at"][first[np.searchsorted(numbers, done["number"])]]
+        took = (ended_at - done["at"]).astype(np.int64)
+        self.slowest = max(self.slowest, float(took.max(initial=0)) / 1e9)
         for code, count in zip(*np.unique(ends["event"], return_counts=True), strict=True):
             self.ended[EVENTS[code]] += int(count)

@@ -10,6 +10,7 @@ from benchmarks.soak.campaign import Outcome
 from benchmarks.soak.ledger import EVENTS, FATAL
 
 _GROWTH = 48.0  # megabytes that the engine may hold more at the end
+_RIGHT = 0.9  # of the requests that ended; the others were to be cancelled, or too late, on purpose
 
 
 def faults(outcome: Outcome) -> list[str]:
@@ -19,13 +20,15 @@ def faults(outcome: Outcome) -> list[str]:
     wrong = {
         "answers that were wrong": judgement.ended["WRONG"],
         "requests without an answer": judgement.ended["MISSING"] + judgement.unanswered,
+        "requests that were told that the engine had ended": judgement.ended["EngineClosed"],
         "errors that may not be retried": judgement.ended["OTHER ERROR"],
         "requests that ended twice": judgement.twice,
         "answers that nobody asked for": judgement.unasked,
     }
     found += [f"{count} {what}" for what, count in wrong.items() if count]
-    if not judgement.ended["right"]:
-        found.append("no right answer at all")
+    right, ended = judgement.ended["right"], judgement.ended.total()
+    if right < max(_RIGHT * ended, 1):
+        found.append(f"only {right} right answers of {ended}")
     before, after = outcome.engine_megabytes
     if after > before + _GROWTH:
         found.append(f"the engine's memory grew from {before:.0f} to {after:.0f} MB")
@@ -49,6 +52,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "missing": judgement.ended["MISSING"] + judgement.unanswered,
         "twice": judgement.twice,
         "open_when_their_client_was_killed": judgement.open_at_death,
+        "slowest_seconds": round(judgement.slowest, 2),
         "killed_workers": outcome.killed_workers,
         "killed_clients": outcome.killed_clients,
         "clients": outcome.clients,
@@ -74,6 +78,7 @@ def as_table(outcome: Outcome) -> Table:
     table.add_row(
         "open when their client was killed", f"{data['open_when_their_client_was_killed']:,}"
     )
+    table.add_row("from a request to its end, at most", f"{data['slowest_seconds']:.2f} s")
     table.add_section()
     table.add_row("workers killed / restarted", f"{data['killed_workers']} / {outcome.restarts}")
     table.add_row("clients killed / started", f"{data['killed_clients']} / {data['clients']}")

@@ -64,7 +64,8 @@ class Process:
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """Clients come, submit, cancel, break rules and go; workers answer, die, hang and come back."""
+    """Clients come, submit, cancel, break rules and go; workers with one hand or several answer,
+    die, hang and come back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,8 +82,17 @@ class CoreMachine(RuleBasedStateMachine):
         self.closing = False
         self.over = False
 
-    @initialize(workers=st.integers(1, 2), restarts=st.sampled_from([2, 100]))
-    def engine_starts(self, workers: int, restarts: int) -> None:
+    @initialize(
+        workers=st.integers(1, 2),
+        hands=st.tuples(*[st.sampled_from([1, 2, 4])] * 2),
+        restarts=st.sampled_from([2, 100, 100]),
+        clients=st.integers(0, 2),
+        measured=st.booleans(),
+    )
+    def engine_starts(
+        self, workers: int, hands: tuple[int, int], restarts: int, clients: int, measured: bool
+    ) -> None:
+        self.hands = hands  # of each worker: how many batches it works on at a time
         self.room = Room(
             workers=workers,
             restarts=restarts,
@@ -95,10 +105,15 @@ class CoreMachine(RuleBasedStateMachine):
         )
         self._look()
         for index in range(workers):
-            self._say(index, m.Loaded(1))
+            self._say(index, m.Loaded(1, hands[index]))
             self.processes[index].loaded = True
         self._look()
         assert self.room.core.state[0] == m.STATE_READY
+        for _ in range(clients):
+            self.connect()
+        for index in range(workers if measured else 0):  # only then one gets more than it has hands
+            for model in range(2):
+                self._tell_facts(index, model, [1, 2, 4], SECOND // 100)
 
     # ── clients ─────────────────────────────────────────────────────────────────────────────
 
@@ -111,6 +126,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.clients) < 4)
     @rule()
+    def a_client_connects(self) -> None:
+        self.connect()
+
     def connect(self) -> None:
         client = self.room.connect(segments=0)
         self.layouts_told[client] = set()
@@ -233,7 +251,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert descriptor not in self.room.effects.open
         self._look()
 
-    @precondition(lambda self: self.clients)
+    @precondition(lambda self: len(self.clients) > 1)
     @rule(data=st.data(), how=st.integers(0, 7))
     def break_the_protocol(self, data: st.DataObject, how: int) -> None:
         client = self._any_client(data)
@@ -259,7 +277,7 @@ class CoreMachine(RuleBasedStateMachine):
             say(client, m.AddSegment(7, 4096), lend(), lend())
         return self._expect_disconnect(client)
 
-    @precondition(lambda self: self.clients)
+    @precondition(lambda self: len(self.clients) > 1 or self.asked)
     @rule(data=st.data())
     def stop_reading(self, data: st.DataObject) -> None:
         self.room.effects.full.add(self._any_client(data))
@@ -275,7 +293,8 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def disconnect(self, data: st.DataObject) -> None:
-        self._leaves(self._any_client(data))
+        if self.clients:
+            self._leaves(self._any_client(data))
 
     def _expect_disconnect(self, client: int) -> None:
         assert client in self.room.effects.disconnected
@@ -298,29 +317,30 @@ class CoreMachine(RuleBasedStateMachine):
     def _say(self, index: int, record: Any, *descriptors: int) -> None:
         self.room.from_worker(index, record, *descriptors)
 
-    def _any_process(self, data: st.DataObject, condition: Any) -> int | None:
-        fitting = [index for index, process in self.processes.items() if condition(process)]
-        return data.draw(st.sampled_from(fitting), label="worker") if fitting else None
+    def _processes(self, condition: Any) -> list[int]:
+        return [index for index, process in self.processes.items() if condition(process)]
 
+    def _any_process(self, data: st.DataObject, condition: Any) -> int:
+        return data.draw(st.sampled_from(self._processes(condition)), label="worker")
+
+    @precondition(lambda self: self._processes(_loads))
     @rule(data=st.data())
     def load(self, data: st.DataObject) -> None:
-        index = self._any_process(data, lambda p: not p.loaded)
-        if index is None:
-            return
-        self._say(index, m.Loaded(1))
+        index = self._any_process(data, _loads)
+        self._say(index, m.Loaded(1, self.hands[index]))
         if not self.processes[index].killed:
             self.processes[index].loaded = True
         self._look()
 
+    @precondition(lambda self: self._processes(_loads))
     @rule(data=st.data(), told=st.booleans())
     def fail_to_load(self, data: st.DataObject, told: bool) -> None:
-        index = self._any_process(data, lambda p: not p.loaded)
-        if index is None:
-            return
+        index = self._any_process(data, _loads)
         if told:
             self._say(index, m.LoadFailed(Kind.MODEL_LOAD, "no"))
         self._exits(index)
 
+    @precondition(lambda self: self.processes)
     @rule(
         data=st.data(),
         model=st.integers(0, 1),
@@ -328,20 +348,19 @@ class CoreMachine(RuleBasedStateMachine):
         takes=st.integers(1, SECOND // 50),
     )
     def tell_facts(self, data: st.DataObject, model: int, ladder: list[int], takes: int) -> None:
-        index = self._any_process(data, lambda p: True)
-        if index is None:
-            return
+        self._tell_facts(self._any_process(data, _any), model, ladder, takes)
+
+    def _tell_facts(self, index: int, model: int, ladder: list[int], takes: int) -> None:
         facts = {"ladder": ladder, "latency": {str(size): size * takes for size in ladder}}
         self._say(index, m.ModelFacts(model, json.dumps(facts).encode()))
         self._look()
 
+    @precondition(lambda self: self._processes(_works))
     @rule(data=st.data(), whole=st.booleans())
     def answer(self, data: st.DataObject, whole: bool) -> None:
-        index = self._any_process(data, lambda p: p.batches)
-        if index is None:
-            return
-        process = self.processes[index]
-        number, entries = next(iter(process.batches.items()))
+        index = self._any_process(data, _works)
+        number = self._any_in_hand(data, index)
+        entries = self.processes[index].batches[number]
         size = sum(entry.rows for entry in entries)
         self._tell_layout(index)
         if whole:
@@ -352,39 +371,45 @@ class CoreMachine(RuleBasedStateMachine):
         self._forget_batch(index, number)
         self._look()
 
+    @precondition(lambda self: self._processes(_works))
     @rule(data=st.data())
     def answer_half_and_die(self, data: st.DataObject) -> None:
-        index = self._any_process(data, lambda p: p.batches)
-        if index is None:
-            return
+        index = self._any_process(data, _works)
         self._tell_layout(index)
-        self._answer_in_parts(index, next(iter(self.processes[index].batches)), data)
+        self._answer_in_parts(index, self._any_in_hand(data, index), data)
         self._exits(index)
 
+    @precondition(lambda self: self.processes)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        index = self._any_process(data, lambda p: True)
-        if index is not None:
-            self._exits(index)
+        self._exits(self._any_process(data, _any))
 
+    @precondition(lambda self: self._processes(_lives))
     @rule(data=st.data())
     def hang_up(self, data: st.DataObject) -> None:
         """A worker closes its connection: it gets nothing more, and exits sooner or later."""
-        index = self._any_process(data, lambda p: not p.killed)
-        if index is not None:
-            self.room.core.health.let_go(self.room.core.workers[index], self.room.now)
-            self.processes[index].killed = True
-            self._look()
+        index = self._any_process(data, _lives)
+        self.room.core.health.let_go(self.room.core.workers[index], self.room.now)
+        self.processes[index].killed = True
+        self._look()
 
+    @precondition(lambda self: self.processes)
     @rule(data=st.data(), number=st.integers(0, 50), descriptor=st.booleans())
     def say_something_late(self, data: st.DataObject, number: int, descriptor: bool) -> None:
-        index = self._any_process(data, lambda p: True)
-        if index is None or number in self.processes[index].batches:
+        index = self._any_process(data, _any)
+        if number in self.processes[index].batches:
             return
         lent = [self.room.effects.lend()] if descriptor else []
         self._say(index, m.ItemPart(number, 0, 0, 1, 1, int(descriptor), 4096), *lent)
         self._say(index, m.Ran(number, 0, 1, 1, 1, 1))
         self._look()
+
+    def _any_in_hand(self, data: st.DataObject, index: int) -> int:
+        """One of the batches that a worker is at: each hand has one, and may be done first."""
+        return data.draw(st.sampled_from(self._in_hands(index)), label="batch")
+
+    def _in_hands(self, index: int) -> list[int]:
+        return list(self.processes[index].batches)[: self.hands[index]]
 
     def _tell_layout(self, index: int) -> None:
         if not self.processes[index].told_layout:
@@ -420,13 +445,13 @@ class CoreMachine(RuleBasedStateMachine):
                 del asked.running[row]
 
     def _exits(self, index: int) -> None:
-        process = self.processes.pop(index)
-        first = next(iter(process.batches), None)
+        begun = self._in_hands(index)
+        del self.processes[index]
         for asked in self.asked.values():
             for row, (worker, batch) in list(asked.running.items()):
                 if worker == index:
                     del asked.running[row]
-                    if batch == first:
+                    if batch in begun:
                         asked.must_be_alone.add(row)
         self.room.exit(index)
         self._look()
@@ -447,7 +472,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.room.now = max(self.room.now, wakeup)
             self._look()
         else:
-            raise AssertionError("the engine spins")
+            assert not self.room.core.health.ready(), "the engine spins"
         self.room.now = until
         self._look()
 
@@ -505,7 +530,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert process.loaded
         assert not process.killed, "a worker that was killed got a batch"
         assert not process.alone, "a worker that runs a suspect got a batch"
-        assert len(process.batches) < 2
+        assert len(process.batches) < max(2, self.hands[index])
         assert all(number not in other.batches for other in self.processes.values())
         rows = sum(entry.rows for entry in entries)
         assert layout.tensors == INPUT
@@ -696,7 +721,7 @@ class CoreMachine(RuleBasedStateMachine):
                 if process.killed:
                     self._exits(index)
                 elif not process.loaded:
-                    self._say(index, m.Loaded(1))
+                    self._say(index, m.Loaded(1, self.hands[index]))
                     process.loaded = True
                 elif process.batches:
                     self._tell_layout(index)
@@ -714,5 +739,21 @@ class CoreMachine(RuleBasedStateMachine):
         assert not self.room.effects.open
 
 
+def _any(process: Process) -> bool:
+    return True
+
+
+def _loads(process: Process) -> bool:
+    return not process.loaded
+
+
+def _lives(process: Process) -> bool:
+    return not process.killed
+
+
+def _works(process: Process) -> bool:
+    return bool(process.batches)
+
+
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=150, stateful_step_count=50)
+TestCore.settings = settings(max_examples=300, stateful_step_count=50)

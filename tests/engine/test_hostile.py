@@ -1,6 +1,6 @@
 """A hostile client against a real engine: nobody else notices, and nothing is left of it.
 
-`PENSTOCK_FUZZ_SECONDS=600 pytest -o faulthandler_timeout=0 …` lets the last test go on for so long.
+`make fuzz SECONDS=600` lets the last test go on for so long.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import random
 import select
 import time
 from pathlib import Path
@@ -15,6 +17,20 @@ from penstock.spec import Signature, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, segment, wire
 from penstock.transport.channel import Channel, Closed
+
+
+def nonsense(address: Path, chance: random.Random) -> None:
+    """Connect, say a few random things, most of which begin as a message does, and leave."""
+    stop = wire.encode(m.Stop(0.0))[0]  # by chance it would make sense, and end the engine
+    kinds = [kind for kind in (*wire.CODECS, 0, 255) if kind != stop]
+    with rendezvous.dial(address) as sock:
+        sock.settimeout(5)
+        with contextlib.suppress(OSError):  # thrown out already
+            if chance.random() < 0.7:
+                sock.send(wire.encode(m.Hello(m.VERSION, os.getpid(), "?")))
+            for _ in range(chance.randint(1, 5)):
+                data = chance.randbytes(chance.choice([1, 2, 9, 57, 300, 60_000]))
+                sock.send(bytes([chance.choice(kinds)]) + data[1:])
 
 
 class RawClient:

@@ -17,6 +17,7 @@ from tests.faults import leftovers
 from tests.faults.company import outstanding
 from tests.faults.files import source
 from tests.faults.models import Verb, row
+from tests.faults.raw import nonsense
 from tests.faults.waiting import eventually
 
 _ENOUGH = 64 << 10  # kilobytes of memory that one such client may cost the engine
@@ -112,19 +113,8 @@ def test_one_that_is_stopped_within_a_message_to_it(scene, raw):
 def test_ones_that_talk_nonsense(scene, seed):
     engine, onlooker, footprint, before = scene
     chance = random.Random(seed)
-    stop = wire.encode(m.Stop(0.0))[0]  # by chance it would make sense, and end the engine
-    kinds = [kind for kind in (*wire.CODECS, 0, 255) if kind != stop]
     for _ in range(60):
-        with rendezvous.dial(engine.address) as sock:
-            sock.settimeout(5)
-            try:
-                if chance.random() < 0.7:
-                    sock.send(wire.encode(m.Hello(m.VERSION, os.getpid(), "?")))
-                for _ in range(chance.randint(1, 5)):
-                    data = chance.randbytes(chance.choice([1, 2, 9, 57, 300, 60_000]))
-                    sock.send(bytes([chance.choice(kinds)]) + data[1:])
-            except OSError:
-                continue  # thrown out already
+        nonsense(engine.address, chance)
     onlooker.go_on()
     eventually(lambda: not before.growth(footprint(), kilobytes=_ENOUGH))
 

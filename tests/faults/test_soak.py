@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +14,31 @@ import pytest
 from benchmarks.soak.campaign import Outcome
 from benchmarks.soak.client import Asker
 from benchmarks.soak.digits import APART, Digits, distinct
-from benchmarks.soak.ledger import Judgement, Ledger, Reader
+from benchmarks.soak.ledger import Judgement, Ledger, Reader, waits_since
 from benchmarks.soak.report import faults
 from benchmarks.soak.work import checksum, is_right
 from penstock.errors import WorkerLost
+from tests.faults.broken import broken
 
 _ROOT = Path(__file__).resolve().parents[2]
+_PATIENCE = 5.0
+
+
+def _soaked(folder, *options: str) -> tuple[int, dict, str]:
+    """A run's exit code, its counts, and what it said."""
+    result = folder / "soak.json"
+    command = [sys.executable, "-m", "benchmarks.soak", "--json", str(result), *options]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=140)
+    said = done.stdout + done.stderr
+    assert result.exists(), said
+    return done.returncode, json.loads(result.read_text()), said
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_twenty_seconds_of_kills(folder):
-    result = folder / "soak.json"
-    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "20", "--json", str(result)]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=140)
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts = json.loads(result.read_text())
+    code, counts, said = _soaked(folder, "--seconds", "20")
+    assert code == 0, said
     assert counts["faults"] == []
     assert counts["right"] > 1000
     assert counts["killed_workers"] >= 8
@@ -36,40 +46,89 @@ def test_twenty_seconds_of_kills(folder):
     assert counts["worker_restarts"] >= 8
 
 
-def _judged(tmp_path, *events, killed=False) -> list[str]:
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_an_engine_that_loses_answers_is_found(folder, monkeypatch):
+    """A few of tens of thousands, in clients of which most are killed."""
+    broken(monkeypatch, "lose_answers", 5000)
+    code, counts, said = _soaked(folder, "--seconds", "4", "--patience", "2")
+    assert code == 1
+    assert counts["missing"] > 0, said
+    assert any("requests without an answer" in fault for fault in counts["faults"])
+    assert counts["right"] > 1000, "it lost some answers, not all"
+
+
+def _judged(tmp_path, *events, killed_after: float | None = None, right: int = 20) -> list[str]:
+    """What is found in a ledger with so many right answers, and these events after them."""
     ledger = Ledger(tmp_path / "ledger")
-    ledger.enter("asked", 1)
-    ledger.enter("right", 1)
+    numbers = range(1, right + 1)
+    ledger.enter("asked", *numbers)
+    ledger.enter("right", *numbers)
     for event, number in events:
         ledger.enter(event, number)
-    outcome = Outcome(judgement=Judgement())
-    outcome.judgement.add(tmp_path / "ledger", killed)
     ledger.close()
+    outcome = Outcome(Judgement(_PATIENCE))
+    killed_at = time.monotonic_ns() + int(killed_after * 1e9) if killed_after is not None else None
+    outcome.judgement.add(tmp_path / "ledger", killed_at)
     return faults(outcome)
 
 
 def test_a_clean_ledger_passes(tmp_path):
-    assert _judged(tmp_path, ("asked", 2), ("WorkerLost", 2)) == []
+    assert _judged(tmp_path, ("asked", 92), ("WorkerLost", 92)) == []
 
 
 @pytest.mark.parametrize(
     ("events", "fault"),
     [
-        ([("asked", 2), ("WRONG", 2)], "1 answers that were wrong"),
-        ([("asked", 2)], "1 requests without an answer"),
-        ([("asked", 2), ("MISSING", 2)], "1 requests without an answer"),
+        ([("asked", 92), ("WRONG", 92)], "1 answers that were wrong"),
+        ([("asked", 92)], "1 requests without an answer"),
+        ([("asked", 92), ("MISSING", 92)], "1 requests without an answer"),
         ([("right", 1)], "1 requests that ended twice"),
         ([("WorkerLost", 1)], "1 requests that ended twice"),
-        ([("right", 5)], "1 answers that nobody asked for"),
-        ([("asked", 2), ("OTHER ERROR", 2)], "1 errors that may not be retried"),
+        ([("right", 95)], "1 answers that nobody asked for"),
+        ([("asked", 92), ("OTHER ERROR", 92)], "1 errors that may not be retried"),
+        (
+            [("asked", 92), ("EngineClosed", 92)],
+            "1 requests that were told that the engine had ended",
+        ),
     ],
 )
 def test_a_ledger_with_a_fault_does_not(tmp_path, events, fault):
     assert _judged(tmp_path, *events) == [fault]
 
 
-def test_what_a_killed_client_had_open_is_no_fault(tmp_path):
-    assert _judged(tmp_path, ("asked", 2), killed=True) == []
+def test_nothing_but_errors_does_not_pass(tmp_path):
+    events = [(event, number) for number in (91, 92) for event in ("asked", "WorkerLost")]
+    assert _judged(tmp_path, *events, right=18) == []
+    (tmp_path / "ledger").unlink()
+    assert _judged(tmp_path, *events, right=17) == ["only 17 right answers of 19"]
+    (tmp_path / "ledger").unlink()
+    assert _judged(tmp_path, right=0) == ["only 0 right answers of 0"]
+
+
+@pytest.mark.parametrize(
+    ("waited", "fault"),
+    [(0.0, []), (_PATIENCE - 1, []), (_PATIENCE + 1, ["1 requests without an answer"])],
+)
+def test_what_a_killed_client_had_open_is_no_fault_unless_for_too_long(tmp_path, waited, fault):
+    assert _judged(tmp_path, ("asked", 92), killed_after=waited) == fault
+
+
+def test_a_client_waits_since_it_asked_for_what_is_open_the_longest(tmp_path):
+    assert waits_since(tmp_path / "ledger") is None
+    ledger = Ledger(tmp_path / "ledger")
+    ledger.enter("asked", 1)
+    before = time.monotonic_ns()
+    ledger.enter("asked", 2)
+    between = time.monotonic_ns()
+    ledger.enter("asked", 3)
+    assert waits_since(tmp_path / "ledger") < before
+    ledger.enter("right", 1)
+    assert before <= waits_since(tmp_path / "ledger") <= between
+    ledger.enter("right", 3)
+    ledger.enter("Cancelled", 2)
+    assert waits_since(tmp_path / "ledger") is None
+    ledger.close()
 
 
 def test_a_ledger_is_counted_while_it_grows(tmp_path):
@@ -152,9 +211,10 @@ def test_digits_with_like_answers_are_left_out():
 )
 def test_answers_in_any_order_are_matched_to_their_digits(digits, tmp_path, answers, fault):
     ledger = Ledger(tmp_path / "ledger")
-    ledger.enter("asked", 7, 8)
-    Asker(None, digits, ledger, 0)._match({7: 0, 8: 1}, iter(answers))
-    outcome = Outcome()
-    outcome.judgement.add(tmp_path / "ledger", killed=False)
+    ledger.enter("asked", *range(10, 30), 7, 8)
+    ledger.enter("right", *range(10, 30))
+    Asker(None, digits, ledger, 0, _PATIENCE)._match({7: 0, 8: 1}, iter(answers))
+    outcome = Outcome(Judgement(_PATIENCE))
+    outcome.judgement.add(tmp_path / "ledger")
     ledger.close()
     assert faults(outcome) == fault

@@ -109,7 +109,10 @@ class Connections:
         pid = rendezvous.peer(sock)[0]
         refusal = (
             rendezvous.admits(sock, self._group)
-            or self._allowance.connection(len(self._connections), self._of_process[pid])
+            or self._allowance.connection(
+                len(self._connections),
+                self._of_process[pid] if pid else 0,  # in another namespace: nobody knows which
+            )
             or self._allowance.descriptor(sock.fileno())
         )
         if refusal:
