@@ -49,13 +49,13 @@ def test_twenty_seconds_of_kills(folder):
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_an_engine_that_loses_answers_is_found(folder, monkeypatch):
-    """A few of tens of thousands, in clients of which most are killed."""
-    broken(monkeypatch, "lose_answers", 5000)
+    """One in five hundred, in clients of which some are killed."""
+    broken(monkeypatch, "lose_answers", 500)
     code, counts, said = _soaked(folder, "--seconds", "4", "--patience", "2")
     assert code == 1
     assert counts["missing"] > 0, said
     assert any("requests without an answer" in fault for fault in counts["faults"])
-    assert counts["right"] > 1000, "it lost some answers, not all"
+    assert counts["right"] > 300, "it lost some answers, not all"
 
 
 def _judged(tmp_path, *events, killed_after: float | None = None, right: int = 20) -> list[str]:
