@@ -198,10 +198,10 @@ def own(folder: str, source: str, workers: str, max_batch: str = "0") -> None:
         sys.exit(0)  # without closing anything
 
 
-def own_with_few(folder: str, source: str, descriptors: str) -> None:
+def own_with_few(folder: str, source: str, descriptors: str, max_batch: str) -> None:
     """The same in a process that, as its children, may have only so many files open."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
-    own(folder, source, "1", "64")
+    own(folder, source, "1", max_batch)
 
 
 def up(folder: str, source: str, name: str) -> None:
