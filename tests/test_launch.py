@@ -106,14 +106,6 @@ def test_an_engine_of_a_program_that_blocks_signals(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("chosen", "level"), [("info", "INFO"), ("", "WARNING"), ("chatty", "WARNING")]
-)
-def test_what_is_logged(monkeypatch: pytest.MonkeyPatch, chosen: str, level: str) -> None:
-    monkeypatch.setenv("PENSTOCK_LOG", chosen)
-    assert launch.log_level() == level
-
-
 def test_engine_and_worker_close_what_they_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that whoever has Python warn of what is left open hears of his own only."""
     monkeypatch.setenv("PYTHONDEVMODE", "1")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import logging
 import os
 import select
 import signal
@@ -98,12 +97,6 @@ def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
     for descriptor in data["descriptors"].values():
         os.set_inheritable(descriptor, False)
     return data["settings"], data["descriptors"]
-
-
-def log_level() -> str:
-    """What a started process logs: `$PENSTOCK_LOG`, where that is a level."""
-    level = os.environ.get("PENSTOCK_LOG", "").upper()
-    return level if level in logging.getLevelNamesMapping() else "WARNING"
 
 
 def adopt_orphans() -> None:

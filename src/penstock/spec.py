@@ -10,6 +10,8 @@ checks it again, because it believes no client.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import re
 import sys
@@ -49,6 +51,7 @@ DTYPE_OF_CODE = {code: name for name, (code, _) in DTYPES.items()}
 MAX_RANK = 16
 MAX_TENSORS = 64
 MAX_NAME_BYTES = 256
+_MOST_PAD_BYTES = 50_000  # of all of a model's: a client is told of them in one message
 
 
 class _Tensor(NamedTuple):
@@ -207,6 +210,12 @@ def pads_of(value: Any) -> tuple[Pad, ...]:
             raise ConfigError(f"pad: expected a Pad, got {pad!r} ({error})") from None
     if len({pad.input for pad in pads}) < len(pads):
         raise ConfigError("pad: two Pads for one input; one axis of an input can be padded")
+    size = len(json.dumps([dataclasses.asdict(pad) for pad in pads], default=str))
+    if size > _MOST_PAD_BYTES:
+        raise ConfigError(
+            f"pad: expected what fits one message, {_MOST_PAD_BYTES} bytes as JSON; got {size} of "
+            f"them, with {sum(len(pad.sizes) for pad in pads)} sizes: name fewer, farther apart"
+        )
     return tuple(pads)
 
 

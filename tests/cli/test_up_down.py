@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import signal
@@ -16,6 +17,7 @@ import pytest
 import penstock
 from penstock import errors
 from penstock.cli.up import _log_file
+from penstock.transport import rendezvous
 from tests.conditions import is_alive, until
 
 LIMIT = 40
@@ -301,5 +303,27 @@ def test_ps_tells_of_an_engine_that_does_not_answer(shop):
         assert (told["name"], told["pid"], told["state"]) == ("double", up["pid"], "silent")
         assert "silent" in in_words.communicate(timeout=LIMIT)[0]
     finally:
+        os.kill(up["pid"], signal.SIGCONT)
+    assert shop.json("down", "double")["result"] == "ended"
+
+
+def test_nobody_waits_for_an_engine_that_takes_no_more_connections(shop):
+    up = shop.json("up", "shop:double")
+    address = Path(up["address"])
+    os.kill(up["pid"], signal.SIGSTOP)
+    waiting = []
+    try:
+        with contextlib.suppress(rendezvous.Crowded):
+            while True:
+                waiting.append(rendezvous.dial(address))
+        client = penstock.Client(address, wait=30)
+        with pytest.raises(errors.DeadlineExceeded, match="takes no more connections"):
+            client.predict(np.ones(2), deadline=0.3)
+        (told,) = shop.json("ps")
+        assert (told["name"], told["pid"], told["state"]) == ("double", None, "silent")
+        assert "takes no more connections" in shop.run("down", "double").stderr
+    finally:
+        for sock in waiting:
+            sock.close()
         os.kill(up["pid"], signal.SIGCONT)
     assert shop.json("down", "double")["result"] == "ended"

@@ -349,7 +349,7 @@ def _answering(listener: socket.socket, *messages: bytes) -> threading.Thread:
     return thread
 
 
-_WELCOME = wire.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1))
+_WELCOME = wire.encode(m.Welcome(m.VERSION, 1, 1, 1 << 20, 100, 1, 65_536))
 _CARD = wire.encode(m.ModelCard(0, 4, 4, 1, "f"))
 _READY = wire.encode(m.State(m.STATE_READY, 0, ""))
 

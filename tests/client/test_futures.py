@@ -37,7 +37,7 @@ from tests.conditions import until
 
 def _own(client: penstock.Client) -> ClientStatistics:
     """What the engine knows of this client: it alone has this label."""
-    label = client._label
+    label = client._link.label
     (found,) = [one for one in client.statistics().clients if one.label == label]
     return found
 

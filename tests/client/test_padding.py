@@ -123,3 +123,15 @@ def test_rows_of_different_lengths_through_an_engine():
         answer = engine.predict([[1, 2], [3, 4, 5]])
         assert answer.tolist() == [[2, 4, 0], [6, 8, 10]]
         assert engine.predict(np.ones((1, 6))).shape == (1, 6)
+
+
+def test_as_many_sizes_as_clients_can_be_told_of():
+    """A model with more could be reached by nobody: it is refused before anything starts."""
+    source = "penstock.testing.models:double"
+    with pytest.raises(ConfigError, match=r"pad: expected .* 50000 bytes.* 16000 sizes"):
+        penstock.Model(source, pad=Pad(range(1, 16_001)))
+    with pytest.raises(ConfigError, match="12000 sizes"):
+        penstock.Model(source, pad=[Pad(range(1, 6001), input=name) for name in ("x", "y")])
+    with penstock.Engine(penstock.Model(source, pad=Pad(range(1, 8001)))) as engine:
+        assert engine.predict(np.ones((1, 3))).tolist() == [[2, 2, 2]]
+        assert engine.predict([[1, 2], [3]]).tolist() == [[2, 4], [6, 0]]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.client import kinds
+from penstock.client.allowance import Allowance
 from penstock.client.kinds import Kind, ModelInfo
-from penstock.client.session import Session
 from penstock.spec import TensorSpec
 from tests.conditions import until
 
@@ -88,13 +88,13 @@ def test_a_large_call_runs_in_full_batches_and_is_sent_a_window_at_a_time(
     x = np.zeros((7 * 256, 301_056), np.uint8)  # never written: it takes no memory
     answers: list[Any] = []
     full = threading.Event()
-    wait = Session._wait_for_change
+    wait = Allowance.wait_for
 
     def noted(*arguments: Any) -> None:
         full.set()
         wait(*arguments)
 
-    monkeypatch.setattr(Session, "_wait_for_change", noted)
+    monkeypatch.setattr(Allowance, "wait_for", noted)
     model = penstock.Model(f"{source}:sizes", max_batch=256)
     with penstock.Engine(model, devices="cpu") as engine, penstock.connect(engine.name) as client:
         thread = threading.Thread(target=lambda: answers.append(client.predict(x)))

@@ -14,6 +14,7 @@ import penstock
 from penstock.errors import InputError, ModelError, PenstockError, RemoteTraceback, RowsFailed
 from penstock.spec import DTYPES, STRING
 from penstock.transport.tensors import numpy_dtype
+from tests.client.conftest import model
 
 _FIXED = sorted(set(DTYPES) - {STRING})
 
@@ -385,3 +386,20 @@ def test_batches_are_made_of_several_calls(client: penstock.Client) -> None:
     sizes = [int(answer.result(30)[0, 1]) for answer in answers]
     assert max(sizes) > 1
     assert max(sizes) <= 8
+
+
+@pytest.mark.parametrize("way", ["predict", "asyncio"])
+def test_texts_are_cut_by_their_sizes(way: str) -> None:
+    """Together they are more than a client may hold, though their number would fit one batch."""
+    rows = [bytes([number]) * 100_000 for number in range(64)]
+    x = np.array([*rows, b"short"], object)
+    with penstock.Engine(model("identity", max_batch=128), client_memory=4 << 20) as engine:
+        got = engine.predict(x) if way == "predict" else asyncio.run(engine.predict_async(x))
+    assert got.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("queue_rows", [20, 64, 200])
+def test_one_call_does_not_fill_the_queue(queue_rows: int) -> None:
+    x = np.arange(4 * 5_000, dtype=np.float32).reshape(-1, 4)
+    with penstock.Engine(model("doubled", max_batch=32), queue_rows=queue_rows) as engine:
+        np.testing.assert_array_equal(engine.predict(x), x + x)

@@ -7,11 +7,14 @@ import pytest
 
 import penstock
 from penstock.client.session import Session
+from penstock.errors import Overloaded
 from penstock.transport import messages as m
 from penstock.transport import wire
+from penstock.transport.channel import Flooded
 from tests.client.conftest import model
 from tests.conditions import until
 
+_LAYOUT = 4
 _SUBMIT = 5
 
 
@@ -97,3 +100,27 @@ def test_callers_who_always_wait_in_time_need_no_short_timer_and_are_not_forgott
         answer = gathered()
         assert session.reader._send_timer._running or answer.done()
         answer.result()
+
+
+def test_what_cannot_be_announced_gives_its_slot_and_credit_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        penstock.Engine(model("doubled"), client_requests=3) as engine,
+        penstock.connect(engine.address) as client,
+    ):
+        client.predict(np.ones(1))
+        channel = client._session().channel
+        send = channel.send
+
+        def full(data: bytes, descriptors: tuple[int, ...] = ()) -> None:
+            if data[0] == _LAYOUT:
+                raise Flooded("a test says so")
+            send(data, descriptors)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(channel, "send", full)
+            for width in range(2, 6):
+                with pytest.raises(Overloaded, match="does not read: a test says so"):
+                    client.submit(np.ones((1, width)), deadline=20)
+        assert client.predict(np.ones(1), deadline=20).tolist() == [2]

@@ -29,7 +29,7 @@ def _items(run: object) -> list[m.RunItem]:
 def test_a_client_is_told_what_it_may_do_and_what_is_here(room: Room) -> None:
     client = room.connect(segments=0, layouts=False)
     welcome, *cards, state = _records(room, client)
-    assert welcome == m.Welcome(m.VERSION, 77, client, 64 << 20, 4096, 1)
+    assert welcome == m.Welcome(m.VERSION, 77, client, 64 << 20, 4096, 1, 65_536)
     assert state == m.State(m.STATE_READY, 0, "")
     names = [card.name for card in cards if isinstance(card, m.ModelCard)]
     assert names == ["f", "g", "h"]

@@ -121,7 +121,7 @@ _REFUSED: dict[str, tuple[Callable[[Room, int], None], str]] = {
         "open",
     ),
     "hello again": (_record(m.Hello(m.VERSION, 1, "again")), "once"),
-    "a record of the engine's": (_record(m.Welcome(1, 1, 1, 1, 1, 1)), "Welcome"),
+    "a record of the engine's": (_record(m.Welcome(1, 1, 1, 1, 1, 1, 1)), "Welcome"),
     "a record of a worker's": (_record(m.Ran(1, 1, 1, 1, 1, 1)), "Ran"),
     "a batch": (_say(wire.encode_run(1, 1, [])[0]), "Run"),
     "no record": (_say(b"\xee\x01\x02"), "type 238"),

@@ -28,14 +28,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 class Peer:
     """Another process. Killed at the end of the test, if it has not ended before."""
 
-    def __init__(self, role: str, *arguments: Any) -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
+    def __init__(self, role: str, *arguments: Any, **process: Any) -> None:
+        places = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.peer", role, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
             cwd=_ROOT,
+            **process,
         )
         self._buffer = b""
 

@@ -77,8 +77,8 @@ def peer(nothing_remains: None) -> Iterator[Callable[..., Peer]]:
     """Starts other processes by their role (see `peer`), until the end of the test."""
     with ExitStack() as peers:
 
-        def peer(role: str, *arguments: Any) -> Peer:
-            return peers.enter_context(Peer(role, *arguments))
+        def peer(role: str, *arguments: Any, **process: Any) -> Peer:
+            return peers.enter_context(Peer(role, *arguments, **process))
 
         yield peer
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import enum
+import logging
 import mmap
 import os
 import signal
@@ -47,6 +48,7 @@ class Verb(enum.IntEnum):
     LEAK_MEMORY = 10  # <argument> kilobytes
     EXIT = 12  # sys.exit
     STOP_SELF = 13
+    LOG = 14
 
 
 def row(verb: Verb, argument: int = 0, number: int = 0, extra: int = 0) -> np.ndarray:
@@ -145,6 +147,7 @@ _DEEDS = {
     Verb.LEAK_MEMORY: lambda argument: _leaked.append(np.ones(argument << 10, np.uint8)),
     Verb.EXIT: lambda argument: sys.exit(argument),
     Verb.STOP_SELF: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    Verb.LOG: lambda argument: logging.getLogger("model").warning("row %d", argument),
 }
 
 
@@ -161,6 +164,11 @@ def echo(x: np.ndarray) -> np.ndarray:
 def inflate(x: np.ndarray) -> np.ndarray:
     """Answers of 4 KB a row: more than a slot has room for at first."""
     return np.repeat(x.reshape(len(x), -1)[:, :1].astype(np.int64), 512, axis=1)
+
+
+def spell(x: np.ndarray) -> np.ndarray:
+    """A text for each row, as long as the row says."""
+    return np.array([b"x" * length for length in x.reshape(-1).tolist()], object)
 
 
 def inflate_when_let_go(x: np.ndarray) -> np.ndarray:

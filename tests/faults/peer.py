@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from penstock import Engine, EngineConfig, Model, connect
 from penstock.config import models_of
 from penstock.engine.owner import start_engine
 from penstock.errors import PenstockError, RowsFailed
+from penstock.transport import rendezvous
 from tests.faults.models import Verb, answer_to, row, rows
 
 
@@ -188,6 +190,15 @@ def vanish(address: str, delay: str) -> None:
     os._exit(0)
 
 
+def crowd(address: str, number: str) -> None:
+    """Connect so often, and say nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(int(number)):
+            stack.enter_context(rendezvous.dial(Path(address)))
+        tell("connected")
+        hear()
+
+
 def own(folder: str, source: str, workers: str, max_batch: str = "0") -> None:
     """Start an engine that belongs to this process; tells where it is."""
     model = Model(source, max_batch=int(max_batch))
@@ -198,7 +209,16 @@ def own(folder: str, source: str, workers: str, max_batch: str = "0") -> None:
         sys.exit(0)  # without closing anything
 
 
-def own_with_few(folder: str, source: str, descriptors: str, max_batch: str) -> None:
+def own_in_vain(folder: str, source: str, files: str) -> None:
+    """Try the same, while no process may open so many files; tells the error."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
+    try:
+        Engine(source, folder=folder).start()
+    except PenstockError as error:
+        tell([type(error).__name__, str(error)])
+
+
+def own_with_few(folder: str, source: str, descriptors: str, max_batch: str = "64") -> None:
     """The same in a process that, as its children, may have only so many files open."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
     own(folder, source, "1", max_batch)
@@ -222,6 +242,8 @@ if __name__ == "__main__":
         "bare_fork": bare_fork,
         "vanish": vanish,
         "own": own,
+        "own_in_vain": own_in_vain,
+        "crowd": crowd,
         "own_with_few": own_with_few,
         "up": up,
     }[role](*arguments)

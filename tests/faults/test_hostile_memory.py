@@ -439,7 +439,7 @@ def test_the_publics_own_memory_may_be_rewritten_too(start, client, bystander):
     onlooker = bystander(engine)
     other = client(engine)
     other.predict(row(Verb.ANSWER, 0, 1, 61)[None])
-    arena = other._sessions[0]._arena
+    arena = other._session()._allowance._arena
     views = [block.memory.view for block in arena._blocks.values()]
     ends = threading.Event()
 

@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
+from penstock.config import EngineConfig
 from penstock.errors import DeadlineExceeded, PenstockError
 from penstock.transport.arena import SlotState
 from tests.faults import leftovers
@@ -20,11 +21,13 @@ from tests.faults.waiting import eventually
 
 
 def _all_free(client) -> bool:
-    """Whether every slot of a client is free, and nothing is on its way."""
-    session = client._sessions[0]
+    """Whether every slot and credit of a client is free, and nothing is on its way."""
+    session = client._session()
+    allowance = session._allowance
     with session.lock:
-        states = {slot.state for block in session._arena._blocks.values() for slot in block.slots}
-        return not session.pending and states <= {SlotState.FREE}
+        states = {slot.state for block in allowance._arena._blocks.values() for slot in block.slots}
+        unused = allowance._credits == EngineConfig.client_requests
+        return not session.pending and unused and states <= {SlotState.FREE}
 
 
 def _storm(client, seed: int, count: int, outcomes: Counter[str]) -> None:

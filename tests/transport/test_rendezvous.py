@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -458,3 +459,28 @@ def test_a_default_folder_that_another_user_prepared_is_not_trusted(
         stranger.communicate("")
     assert told.startswith("refused:")
     assert "not trusted" in told
+
+
+def test_an_engine_that_takes_no_more_connections_is_there_and_nobody_waits_for_it(
+    folder: Path,
+) -> None:
+    path = folder / "vision.sock"
+    before = descriptors()
+    lock = rendezvous.take_lock(path)
+    with rendezvous.listen(path) as listener:
+        listener.listen(0)
+        waiting: list[socket.socket] = []
+        with contextlib.suppress(rendezvous.Crowded):
+            while len(waiting) < 10:
+                waiting.append(rendezvous.dial(path))
+        with pytest.raises(rendezvous.Crowded, match="takes no more connections"):
+            rendezvous.dial(path, patience=0.02)
+        with pytest.raises(rendezvous.NameTaken):
+            rendezvous.take_lock(path)
+        path.with_suffix(".lock").unlink()
+        with pytest.raises(rendezvous.NameTaken, match="somebody removed its lock"):
+            rendezvous.take_lock(path)
+        for sock in waiting:
+            sock.close()
+    rendezvous.release_lock(path, lock)
+    assert descriptors() == before

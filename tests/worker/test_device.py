@@ -244,6 +244,21 @@ def test_buffers_are_used_again_and_not_kept_for_ever(memory: ClientMemory) -> N
     assert len(device._buffers) <= 32
 
 
+def test_of_large_buffers_few_are_kept(
+    memory: ClientMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.worker.device._KEPT_BYTES", 5_000)
+    device = _device(memory)
+    for size in (100, 3_000, 3_001, 3_002, 100):
+        x = np.full((1, size), 7, np.int8)
+        signature, entry = memory.write(x)
+        (got,), _ = device.gather(_layout(signature), [entry])
+        np.testing.assert_array_equal(got, x)
+        unused = [held[0][0].nbytes for held in device._buffers.values()][:-1]
+        assert sum(unused) <= 5_000
+    assert len(device._buffers) == 1
+
+
 def test_large_batches_after_small_ones(memory: ClientMemory) -> None:
     device = _device(memory)
     for rows in (1, 3, 2, 7, 1, 31, 32, 5):

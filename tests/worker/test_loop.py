@@ -15,7 +15,7 @@ from penstock.spec import ModelSpec, Signature, TensorSpec
 from penstock.transport import messages as m
 from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed, pair
-from penstock.worker.device import Placed
+from penstock.worker.device import CpuDevice, Placed
 from penstock.worker.hand import describe
 from penstock.worker.loop import Worker
 from penstock.worker.warmup import Ready
@@ -169,6 +169,43 @@ def test_spoilt_strings_are_an_input_error_of_their_own(company: Callable[..., C
     assert (part.item, part.rows) == (1, 1)
     (output,) = [record.tensors for record, _ in told if isinstance(record, m.OutputLayout)]
     assert worker.memory.read(good, output, 0, 1)[0].tolist() == [b"GOOD"]
+
+
+def test_without_memory_for_a_batch_its_parts_are_run(
+    company: Callable[..., Company], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unreadable is found out with the parts; one row is larger than all memory."""
+    gather = CpuDevice.gather
+
+    def with_little_memory(device: CpuDevice, layout: Any, items: list[m.RunItem]) -> Any:
+        arrays, unreadable = gather(device, layout, items)
+        words = [word for array in arrays for word in array.tolist()]
+        if sum(map(len, words)) > 8:
+            raise MemoryError
+        return arrays, unreadable
+
+    monkeypatch.setattr(CpuDevice, "gather", with_little_memory)
+    worker = company(_shouted)
+    signature, several = worker.memory.write(["one", "far too long", "two"])
+    _, bad = worker.memory.write(["bad", "words"])
+    worker.memory.mapping.view[bad.offset : bad.offset + 8] = b"\xff" * 8
+    _, last = worker.memory.write(["six"])
+    told = worker.run(signature, [several, bad, last])
+    failed = [record for record, _ in told if isinstance(record, m.ItemFailed)]
+    assert {(f.item, row): Kind(f.kind) for f in failed for row in _rows(f)} == {
+        (0, 1): Kind.OVERLOADED,
+        (1, 0): Kind.INPUT,
+        (1, 1): Kind.INPUT,
+    }
+    parts = [record for record, _ in told if isinstance(record, m.ItemPart)]
+    assert sorted((p.item, row) for p in parts for row in _rows(p)) == [(0, 0), (0, 2), (2, 0)]
+    (output,) = [record.tensors for record, _ in told if isinstance(record, m.OutputLayout)]
+    assert worker.memory.read(several, output, 2, 1)[0].tolist() == [b"TWO"]
+    assert worker.memory.read(last, output, 0, 1)[0].tolist() == [b"SIX"]
+
+
+def _rows(record: Any) -> range:
+    return range(record.start, record.start + record.rows)
 
 
 def test_a_wrong_number_of_rows_fails_row_by_row(company: Callable[..., Company]) -> None:

@@ -60,6 +60,8 @@ def _end(name: str, address: Path, drain: float) -> Ended:
     began = time.monotonic()
     try:
         conversation = Enquiry(address)
+    except rendezvous.Crowded:
+        raise
     except EngineClosed as error:
         if not any(path.exists() for path in (address, address.with_suffix(".lock"))):
             raise EngineClosed(f"there is no engine {name!r} in {address.parent}") from None

@@ -19,12 +19,14 @@ from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
 from penstock.transport.channel import Channel, Closed, Oversized
 
+_PATIENCE = 0.5  # seconds
+
 
 class Enquiry:
     """A connection to the engine at an address. Raises `EngineClosed` when there is none."""
 
     def __init__(self, address: Path) -> None:
-        sock = rendezvous.dial(address)
+        sock = rendezvous.dial(address, _PATIENCE)
         self.address = address
         self.pid = rendezvous.peer(sock)[0]
         self._pidfd = rendezvous.peer_pidfd(sock)

@@ -20,10 +20,10 @@ _PATIENCE = 2.0
 
 
 class Found(NamedTuple):
-    """An engine: what it says of itself, or only its process when it does not answer."""
+    """An engine: what it says of itself, or only its process, if that, when it does not answer."""
 
     address: Path
-    pid: int
+    pid: int | None
     statistics: Statistics | None
 
 
@@ -49,6 +49,8 @@ def _look(address: Path) -> Found | None:
                 statistics = conversation.statistics(_PATIENCE)
             except EngineClosed:
                 return Found(address, conversation.pid, None)
+    except rendezvous.Crowded:
+        return Found(address, None, None)
     except EngineClosed:
         rendezvous.sweep(address)
         return None
@@ -57,7 +59,7 @@ def _look(address: Path) -> Found | None:
 
 
 def _as_json(found: Found) -> dict[str, Any]:
-    known = {"name": found.address.stem, "pid": found.pid, "state": "silent"}
+    known: dict[str, Any] = {"name": found.address.stem, "pid": found.pid, "state": "silent"}
     if found.statistics is not None:
         known = dataclasses.asdict(found.statistics)
     return {**known, "address": str(found.address)}
@@ -67,7 +69,7 @@ def _print_table(found: list[Found]) -> None:
     lines = [("NAME", "PID", "STATE", "MODELS", "WORKERS", "CLIENTS", "ROWS", "UP")]
     for address, pid, statistics in found:
         if statistics is None:
-            lines.append((address.stem, str(pid), "silent", "", "", "", "", ""))
+            lines.append((address.stem, str(pid or "?"), "silent", "", "", "", "", ""))
             continue
         ready = sum(worker.state == "ready" for worker in statistics.workers)
         lines.append(

@@ -1,7 +1,9 @@
 """The one way in, for every process that wants answers.
 
 - `client`: `Client` and `connect`: predict, submit, predict_async, map
-- `session`: one connection: slots, credits, what is on its way
+- `link`: the session that a client has just now, and how it comes to the next one
+- `session`: one connection, and what is on its way
+- `allowance`: slots and credits: what may be on its way at a time
 - `reader`, `inbox`: who reads the connection, and what follows from what comes
 - `kinds`: what is worked out once for all calls of a kind
 - `signals`: what wakes a reader

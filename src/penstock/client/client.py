@@ -1,16 +1,14 @@
 """`Client`: predict, submit, predict_async and map, for any process of the machine.
 
 A client knows an engine by its address, not by its connection: it connects when it is first used,
-again after the engine was restarted, and anew in a forked or spawned child. Threads may share it.
+again after the engine was restarted, and anew in a forked or spawned child (`link`). Threads may
+share it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,24 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client import awaiting, fork, streams
 from penstock.client.about import ServedModel
+from penstock.client.allowance import WouldBlock
 from penstock.client.answer import Answer
 from penstock.client.call import Call
-from penstock.client.session import NotAdmitted, Session, Unanswered, WouldBlock
-from penstock.errors import (
-    DeadlineExceeded,
-    EngineClosed,
-    InputError,
-    PenstockError,
-    again,
-)
+from penstock.client.link import Link
+from penstock.client.session import Session
+from penstock.errors import DeadlineExceeded, InputError, PenstockError
 from penstock.statistics import Statistics, statistics_of
 from penstock.transport import rendezvous
 from penstock.transport.tensors import Array
 
 if TYPE_CHECKING:
     from penstock.tracing.record import Trace
-
-_RETRY_SECONDS = 0.02
 
 
 def connect(
@@ -63,15 +55,8 @@ class Client:
 
     def __init__(self, address: Path, *, wait: float = 5.0, label: str = "") -> None:
         self.address = address
-        self._wait = wait
-        self._label = label
-        self._current: Session | None = None
-        self._sessions: list[Session] = []  # the same, for the finalizer
-        self._lock = threading.RLock()
-        self._closed = False
-        self._attempts = 0
-        self._failure: PenstockError | None = None
-        weakref.finalize(self, _let_go, self._sessions)
+        self._link = Link(address, wait, label)
+        self._lines = awaiting.Lines()
         fork.register(self)
 
     def connect(self) -> None:
@@ -80,9 +65,7 @@ class Client:
 
     def close(self) -> None:
         """End the connection. Calls that are open fail with `EngineClosed`."""
-        self._closed = True
-        with self._lock:
-            _close_all(self._sessions)
+        self._link.close()
 
     def __enter__(self) -> Client:
         return self
@@ -91,7 +74,7 @@ class Client:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.address, self._wait, self._label)
+        return _unpickled, (self.address, self._link.wait, self._link.label)
 
     def __repr__(self) -> str:
         return f"<penstock.Client of {self.address}>"
@@ -114,7 +97,7 @@ class Client:
         others names each as `caller`: they take turns as clients do. Rows that fail while others
         succeed raise `RowsFailed`, which carries both.
         """
-        answer = self._submit(x, model, deadline, priority, caller, block=True)
+        answer = self._submit(x, model, self._absolute(deadline), priority, caller)
         try:
             return answer.result()
         except BaseException:
@@ -137,7 +120,7 @@ class Client:
         The rows are copied before it returns, so the arrays may be changed then. When they are more
         than the client may hold in flight, it first waits for the answers of earlier ones.
         """
-        return self._submit(x, model, deadline, priority, caller, block=True)
+        return self._submit(x, model, self._absolute(deadline), priority, caller)
 
     async def predict_async(
         self,
@@ -149,14 +132,9 @@ class Client:
         caller: str = "",
     ) -> Any:
         """As `predict`, for asyncio: other tasks run on; cancelling it reaches the engine."""
-        try:
-            if not self.connected:
-                raise WouldBlock
-            answer = self._submit(x, model, deadline, priority, caller, block=False)
-        except WouldBlock:
-            begun: list[Answer] = []
-            submitting = partial(self._submit, x, model, deadline, priority, caller, True, begun)
-            answer = await awaiting.submitted(submitting, begun)
+        until = self._absolute(deadline)
+        submit = partial(self._submit, x, model, until, priority, caller)
+        answer = await self._lines.here().submitted(submit, until)
         return await awaiting.outcome(answer)
 
     def map(
@@ -183,19 +161,15 @@ class Client:
             window = 2 * session.kinds.model(model).max_batch * (session.workers + 1)
         if window < 1:
             raise InputError(f"window: expected at least 1, got {window}")
-        submit = partial(
-            self._submit,
-            model=model,
-            deadline=deadline,
-            priority=priority,
-            caller=caller,
-            block=True,
-        )
+
+        def submit(row: Any) -> Answer:
+            return self._submit(row, model, self._absolute(deadline), priority, caller)
+
         return streams.answers(submit, rows, window, ordered, return_errors)
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
         """A snapshot of what the engine does and has done."""
-        session = self._current
+        session = self._link.current
         if session is None or session.closed is not None:
             session = self._session()
         return statistics_of(session.ask(timeout))
@@ -213,7 +187,8 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether there is a connection now. (If not, the next call makes one.)"""
-        return self._current is not None and self._current.usable
+        session = self._link.current
+        return session is not None and session.usable
 
     def models(self) -> tuple[str, ...]:
         """The names of the engine's models."""
@@ -242,21 +217,25 @@ class Client:
         self,
         x: Any,
         model: str | None,
-        deadline: float | None,
+        until: int,
         priority: int,
         caller: str,
-        block: bool,
+        block: bool = True,
         begun: list[Answer] | None = None,
     ) -> Answer:
-        until = 0 if deadline is None else _absolute(deadline)
         if priority != 0:
             check_priority(priority)
-        session = self._current
+        session = self._link.current
         if session is None or not session.usable:
+            if not block:
+                raise WouldBlock(None)
             session = self._session(until)
         kind, arrays, rows, trims = session.kinds.sort(x, model)
-        if rows > kind.piece_rows and not block:
-            raise WouldBlock
+        whole = rows <= kind.piece_rows
+        if kind.strings and whole:
+            whole = kind.piece_end(arrays, 0, rows) == rows
+        if not (whole or block):
+            raise WouldBlock(None)
         call = Call(kind, rows, until, priority, caller_number(caller) if caller else 0)
         call.trims = trims
         answer = call.answer = Answer(session, call, self)
@@ -264,7 +243,7 @@ class Client:
             begun.append(answer)
         session.unanswered.add(answer)
         try:
-            if rows <= kind.piece_rows:
+            if whole:
                 session.send_piece(call, arrays, 0, rows, 1, block)
                 if until:
                     session.watch(call)
@@ -280,10 +259,12 @@ class Client:
 
     def _feed(self, session: Session, call: Call, arrays: list[Array]) -> None:
         """Send a large call piece by piece, a bounded number of them at a time."""
-        step = call.kind.piece_rows
-        window = max(8, call.kind.window * session.workers)
-        for start in range(0, call.rows, step):
-            stop = min(start + step, call.rows)
+        kind = call.kind
+        fitting = session.queue_rows // kind.piece_rows  # what others are told to try again later
+        window = max(1, min(max(8, kind.window * session.workers), fitting))
+        stop = 0
+        while stop < call.rows:
+            start, stop = stop, kind.piece_end(arrays, stop, call.rows)
             try:
                 session.send_piece(call, arrays, start, stop, window)
             except PenstockError as error:
@@ -296,91 +277,26 @@ class Client:
             if call.over:
                 return
 
+    def _absolute(self, deadline: float | None) -> int:
+        """A call's deadline as a time of the monotonic clock, in nanoseconds; 0: it has none."""
+        if deadline is None:
+            return 0
+        if deadline != deadline:
+            raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
+        if deadline <= 0:
+            raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
+        return self._now() + int(min(deadline, 1e8) * 1e9)
+
+    def _now(self) -> int:
+        return time.monotonic_ns()
+
     def _session(self, deadline: int = 0) -> Session:
-        session = self._current
-        if session is not None and session.usable:
-            return session
-        attempts = self._attempts
-        patience = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else -1
-        try:
-            if not self._lock.acquire(timeout=patience):
-                raise DeadlineExceeded("the deadline passed while another thread was connecting")
-            return self._connected(attempts, deadline)
-        finally:
-            try:  # noqa: SIM105 (as in `Reader.wait_for`)
-                self._lock.release()
-            except RuntimeError:
-                pass  # it is another's
-
-    def _connected(self, attempts: int, deadline: int) -> Session:
-        """The session that there is by now, or a new one; the lock is held."""
-        session = self._current
-        if session is not None and session.usable:
-            return session
-        if self._closed:
-            raise EngineClosed("this client was closed")
-        if sys.is_finalizing():  # a thread that is started now never runs
-            raise EngineClosed("this process is ending: it cannot connect any more")
-        if attempts != self._attempts and self._failure is not None:
-            raise again(self._failure)  # another thread has tried while this one waited
-        if session is not None and session.closed is None and session.busy:
-            raise EngineClosed(f"the engine at {self.address} is shutting down")
-        _close_all(self._sessions)
-        try:
-            session = self._open(deadline)
-        except DeadlineExceeded:
-            raise  # that was this call's own: others may have more time
-        except PenstockError as error:
-            self._failure = again(error)
-            self._attempts += 1
-            raise
-        self._failure = None
-        self._attempts += 1
-        self._current = session
-        return session
-
-    def _open(self, deadline: int) -> Session:
-        """Connect, trying again until the engine is there and ready or the time is up."""
-        patience = time.monotonic() + self._wait
-        until = min(patience, deadline / 1e9) if deadline else patience
-        told: tuple[str, BaseException | None] | None = None
-        while True:
-            try:
-                label = self._label or f"pid {os.getpid()}"
-                return Session.open(self.address, label, until, self._sessions)
-            except NotAdmitted:
-                raise
-            except EngineClosed as error:
-                # The last attempt may have had too little time for an answer.
-                if told is None or not isinstance(error, Unanswered):
-                    told = str(error), error.__cause__
-                text, cause = told
-                late = time.monotonic() + _RETRY_SECONDS >= until
-                if late and until < patience:
-                    text = f"the deadline passed before there was a connection: {text}"
-                    raise DeadlineExceeded(text) from None
-                if late or self._closed:
-                    raise EngineClosed(text) from cause
-                time.sleep(_RETRY_SECONDS)
+        return self._link.session(deadline)
 
     def after_fork_in_child(self) -> None:
         """The connection is the parent's; the next call makes one of this process's own."""
-        self._lock = threading.RLock()
-        for session in self._sessions:
-            session.abandon_in_child()
-        self._sessions.clear()
-        self._current = None
-
-
-def _close_all(sessions: list[Session]) -> None:
-    while sessions:
-        sessions[-1].close()
-        sessions.pop()
-
-
-def _let_go(sessions: list[Session]) -> None:
-    for session in sessions:
-        session.close_soon("the client was let go")
+        self._link.abandon_in_child()
+        self._lines = awaiting.Lines()
 
 
 def _unpickled(address: Path, wait: float, label: str) -> Client:
@@ -398,13 +314,3 @@ def check_priority(priority: int) -> None:
     """Raise `InputError` unless it is a whole number that a message can carry."""
     if type(priority) is not int or not -32768 <= priority <= 32767:
         raise InputError(f"priority: expected a number from -32768 to 32767, got {priority!r}")
-
-
-def _absolute(deadline: float | None) -> int:
-    if deadline is None:
-        return 0
-    if deadline != deadline:
-        raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
-    if deadline <= 0:
-        raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
-    return time.monotonic_ns() + int(min(deadline, 1e8) * 1e9)

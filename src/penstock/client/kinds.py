@@ -42,6 +42,7 @@ class Kind:
     """How calls of one kind are split, laid out in slots and sent."""
 
     __slots__ = (
+        "_largest_piece",
         "_largest_slot",
         "_sizes",
         "model",
@@ -63,17 +64,27 @@ class Kind:
         self.row_bytes = self.plan.row_bytes
         self.room = _FIRST_ROOM
         self._sizes: dict[int, tuple[int, int]] = {}
+        self._largest_piece = 0  # bytes; 0: a call is one piece, however large
         if info.batched:
+            self._largest_piece = min(PIECE_BYTES, memory // 4)
             self.piece_rows = piece_rows(
                 info.max_batch,
                 self.row_bytes,
                 request_rows=info.request_rows,
-                most=min(PIECE_BYTES, memory // 4),
+                most=self._largest_piece,
             )
             self.window = _AHEAD * (info.max_batch // self.piece_rows)
         else:
             self.piece_rows = 1 << 31
             self.window = 1
+
+    def piece_end(self, arrays: list[Array], start: int, rows: int) -> int:
+        """Where a piece that begins with this row ends. Only texts and bytes must be looked at."""
+        stop = min(start + self.piece_rows, rows)
+        if self.strings and self._largest_piece:
+            while stop - start > 1 and self.plan.size(arrays, start, stop) > self._largest_piece:
+                stop = start + (stop - start) // 2
+        return stop
 
     def slot_sizes(self, arrays: list[Array], start: int, stop: int) -> tuple[int, int]:
         """Bytes of these rows, and of the slot that holds them and their answer."""

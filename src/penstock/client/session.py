@@ -1,9 +1,10 @@
-"""One connection to one engine: slots, credits, and what is on its way.
+"""One connection to one engine, and what is on its way.
 
-Callers' threads lease slots, write their rows and send `Submit` (`send_piece`); `reader` and
-`inbox` read what comes back, settle pieces and free their slots. A slot that was submitted is free
-again only by its request's terminal message, whatever became of the caller meanwhile. When the
-connection ends, every open call fails with `EngineClosed` and the segments are abandoned.
+Callers' threads lease slots (`allowance`), write their rows and send `Submit` (`send_piece`);
+`reader` and `inbox` read what comes back, settle pieces and free their slots. A slot that was
+submitted is free again only by its request's terminal message, whatever became of the caller
+meanwhile. When the connection ends, every open call fails with `EngineClosed` and the segments are
+abandoned.
 
 Requests that are made while others are on their way, or after several answers came together, are
 gathered and sent together: when the caller waits for an answer, when there are enough of them, or
@@ -19,34 +20,26 @@ call only; in the middle of the bookkeeping it ends the session, as if the engin
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import threading
 import time
 from pathlib import Path
 
+from penstock.client.allowance import Allowance, WouldBlock
 from penstock.client.answer import Answer
 from penstock.client.call import Call, Piece
 from penstock.client.deadlines import Deadlines
-from penstock.client.inbox import Inbox, Question, error_of
+from penstock.client.inbox import Inbox, Question
 from penstock.client.kinds import Kind, Kinds
 from penstock.client.outbox import Outbox
 from penstock.client.reader import Reader
 from penstock.client.waiting import Latch
 from penstock.client.whole import INTERRUPTED, whole
-from penstock.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    EngineClosed,
-    InputError,
-    Overloaded,
-    PenstockError,
-    again,
-)
+from penstock.errors import DeadlineExceeded, EngineClosed, Overloaded, PenstockError, again
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, segment, wire
-from penstock.transport.arena import Arena, Slot, TooLarge
+from penstock.transport import rendezvous, wire
+from penstock.transport.arena import Slot
 from penstock.transport.channel import Channel, Closed, Flooded
 from penstock.transport.layouts import LayoutNumbers
 from penstock.transport.tensors import Array
@@ -61,31 +54,23 @@ class NotAdmitted(EngineClosed):
     """The engine has ended the connection, and said why: trying again does not help."""
 
 
-class WouldBlock(Exception):
-    """There is no slot or credit free just now."""
-
-
-class Unanswered(EngineClosed):
-    """Nobody has said anything in time: it tells less than what was said before."""
-
-
 class Session:
-    """A connected client. Made by `Session.open`, ended by `close` or by the engine."""
+    """A connected client, from `begin` on. Ended by `close` or by the engine."""
 
     def __init__(self, path: Path) -> None:
         self.pid = os.getpid()
         self.path = path
         self.kinds = Kinds()
         self.workers = 1
-        self._greeted = False
+        self.queue_rows = 1
+        self.greeted = False
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
         self.pending: dict[int, Piece] = {}
         self.unanswered: set[Answer] = set()  # of whom somebody may still have to be told
         self.lock = threading.Lock()
-        self._arena: Arena[segment.Mapping] = Arena(0, self._add_segment, self._drop_segment)
-        self._credits = 0
+        self._allowance = Allowance(self)
         self._numbers = itertools.count(1)
         self._layouts: LayoutNumbers[Kind] = LayoutNumbers()
         self._last_kind: Kind | None = None  # and its number: the same few come again and again
@@ -93,7 +78,6 @@ class Session:
         self._deadlines = Deadlines()
         self._change = Latch()
         self._change_awaited = False
-        self._writing = 0  # slots that callers are writing just now
         self._outbox = Outbox()
         self._likely = 0  # requests that will be made at once: as many as were answered together
         sock = rendezvous.dial(path)
@@ -105,54 +89,19 @@ class Session:
             sock.close()
             raise
 
-    @classmethod
-    def open(cls, path: Path, label: str, until: float, sessions: list[Session]) -> Session:
-        """Connect and wait until the engine can answer. Raises `EngineClosed`, `ModelLoadError`.
-
-        The new one is among `sessions` from its first moment on, to be closed by whoever is left
-        with it when this is interrupted.
-        """
-        session = cls(path)
-        sessions.append(session)
-        try:
-            session._begin(label, until)
-        except BaseException:
-            session.close()
-            sessions.remove(session)
-            raise
-        return session
-
-    def _begin(self, label: str, until: float) -> None:
+    def begin(self, label: str) -> None:
+        """Say hello, and read what the engine says from now on."""
         with contextlib.suppress(Closed):
             self.channel.send(wire.encode(m.Hello(m.VERSION, self.pid, label)))
         self.reader.start()
-        while True:
-            with self.lock:
-                state, kind, text = self.state
-                failure = self.closed
-                change = self.await_change()
-            left = until - time.monotonic()
-            if state != m.STATE_LOADING or failure is not None or left <= 0:
-                break
-            change.wait(left)
-        if state == m.STATE_READY and failure is None:
-            return
-        if state == m.STATE_FAILED:
-            raise error_of(kind, text)
-        if state == m.STATE_CLOSING:
-            raise EngineClosed(f"the engine at {self.path} is shutting down")
-        if failure is not None:
-            raise again(failure)
-        if not self._greeted:
-            raise Unanswered(f"the engine at {self.path} does not answer")
-        raise EngineClosed(f"the engine at {self.path} is still loading its models")
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
-        self._greeted = True
+        self.greeted = True
         self.workers = record.workers
-        self._arena.limit = self.kinds.memory = record.memory
-        self._credits = record.requests
+        self.queue_rows = record.queue_rows
+        self.kinds.memory = record.memory
+        self._allowance.grant(record.memory, record.requests)
 
     def rejected(self, reason: str) -> None:
         """The engine's last word; the lock is held."""
@@ -209,24 +158,27 @@ class Session:
         torn = True  # whether an interrupt, just now, leaves something half done
         try:
             while not call.over:
-                slot, change = self._lease(call, size, window)
-                if slot is not None:
+                leased = self._allowance.lease(call, size, window)
+                if isinstance(leased, Slot):
                     break
                 torn = False
-                self._wait_for_change(call, change, block)
+                self._allowance.wait_for(leased, call, block)
                 torn = True
             else:
                 return
+            piece = Piece(call, start, stop - start, leased, input_bytes)
             try:
                 torn = False
-                kind.plan.write(slot.block.memory.view, slot.offset, arrays, start, stop)
+                kind.plan.write(leased.block.memory.view, leased.offset, arrays, start, stop)
                 torn = True
             except BaseException:
                 torn = True
-                self._take_back(slot)
+                with self.lock:
+                    self._allowance.take_back((piece,))
+                    self.tell_change()
                 torn = False
                 raise
-            self._submit(Piece(call, start, stop - start, slot, input_bytes))
+            self._submit(piece)
         except (PenstockError, WouldBlock):
             raise
         except BaseException:
@@ -240,17 +192,20 @@ class Session:
     def _submit(self, piece: Piece) -> None:
         call = piece.call
         kind = call.kind
-        slot = piece.slot
         with self.lock:
-            self._writing -= 1
             if self.closed is not None or call.over:
-                self._arena.free(slot)
+                self._allowance.take_back((piece,))
+                self.tell_change()
                 if self.closed is not None:
                     raise again(self.closed)
                 return
             number = piece.number = next(self._numbers)
-            layout = self._last_layout if kind is self._last_kind else self._layout_of(kind)
-            slot.submit()
+            try:
+                layout = self._last_layout if kind is self._last_kind else self._layout_of(kind)
+            except Overloaded:
+                self._allowance.take_back((piece,))
+                raise
+            piece.slot.submit()
             self.pending[number] = call.open_pieces[number] = piece
             self._outbox.add(piece, layout)
             self._likely -= 1
@@ -265,17 +220,10 @@ class Session:
         if new:
             self._last_kind = None
             self._send_outbox()  # what is gathered may use the number's old meaning
-            self._send(wire.encode(m.Layout(layout, kind.model, kind.signature)))
+            self.send(wire.encode(m.Layout(layout, kind.model, kind.signature)))
         self._last_layout = layout
         self._last_kind = kind
         return layout
-
-    def _take_back(self, slot: Slot[segment.Mapping]) -> None:
-        """A slot that was leased is not needed after all."""
-        with self.lock:
-            self._writing -= 1
-            self._arena.free(slot)
-            self.tell_change()
 
     def send_outbox(self) -> None:
         """Send the requests that were gathered: somebody waits for them, or has waited."""
@@ -293,7 +241,7 @@ class Session:
         if self._outbox.requests:
             message, requests = self._outbox.take()
             try:
-                self._send(message)
+                self.send(message)
             except Overloaded:
                 self._outbox.give_back(message, requests)
                 raise
@@ -305,7 +253,7 @@ class Session:
             for piece in pieces:
                 self.pending.pop(piece.number, None)
                 piece.call.open_pieces.pop(piece.number, None)
-                self._arena.free(piece.slot)
+            self._allowance.take_back(pieces)
             self.tell_change()
 
     @whole
@@ -320,7 +268,7 @@ class Session:
                     for data in wire.encode_items(
                         m.Cancel, (n.to_bytes(8, "little") for n in numbers)
                     ):
-                        self._send(data)
+                        self.send(data)
             self.tell_change()
         self.reader.interrupt()
 
@@ -349,7 +297,7 @@ class Session:
                 raise again(self.closed)
             token = next(self._numbers) & 0xFFFF_FFFF
             self.inbox.asked[token] = question
-            self._send(wire.encode(m.Ask(token, what)))
+            self.send(wire.encode(m.Ask(token, what)))
         return token
 
     @whole
@@ -358,61 +306,14 @@ class Session:
         with self.lock:
             if self.closed is None:
                 self._send_outbox()
-                self._send(wire.encode(m.Stop(drain_seconds)))
+                self.send(wire.encode(m.Stop(drain_seconds)))
 
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it."""
         with self.lock:
             self.channel.flush()
 
-    def _lease(
-        self, call: Call, size: int, window: int
-    ) -> tuple[Slot[segment.Mapping] | None, Latch]:
-        """A slot, if there are one, a credit and room in the call's window; else what to await."""
-        with self.lock:
-            if self.closed is not None:
-                raise again(self.closed)
-            slot = None
-            if len(self.pending) + self._writing < self._credits and len(call.open_pieces) < window:
-                try:
-                    slot = self._arena.lease(size)
-                except TooLarge:
-                    raise InputError(
-                        f"these rows need {size} bytes of shared memory with their answer; "
-                        f"the engine lets a client hold {self._arena.limit} (client_memory)"
-                    ) from None
-                except OSError as error:
-                    raise _no_memory(size, error) from None
-            if slot is None:
-                return None, self.await_change()
-            self._writing += 1
-            return slot, self._change
-
-    def _wait_for_change(self, call: Call, change: Latch, block: bool) -> None:
-        """There is no slot for this call: wait until there may be one."""
-        if not block:
-            raise WouldBlock
-        left = (call.deadline - time.monotonic_ns()) / 1e9 if call.deadline else None
-        if left is not None and left <= 0:
-            raise DeadlineExceeded("no slot became free before the deadline")
-        self.send_outbox()
-        self.reader.need_thread()
-        change.wait(left)
-
-    def _add_segment(self, number: int, size: int) -> segment.Mapping:
-        descriptor = segment.create(size)
-        try:
-            mapping = segment.Mapping(descriptor, size)
-            self._send(wire.encode(m.AddSegment(number, size)), descriptor)
-        finally:
-            os.close(descriptor)
-        return mapping
-
-    def _drop_segment(self, number: int, mapping: segment.Mapping) -> None:
-        self._send(wire.encode(m.DropSegment(number)))
-        mapping.close()
-
-    def _send(self, data: bytes, descriptor: int = -1) -> None:
+    def send(self, data: bytes, descriptor: int = -1) -> None:
         """Send or keep for later; the lock is held. A broken connection is the reader's news."""
         try:
             self.channel.send(data, (descriptor,) if descriptor >= 0 else ())
@@ -461,7 +362,7 @@ class Session:
         with self.lock:
             reason = self.closed = self.closed or reason
             self.usable = False
-            self._arena.abandon()
+            self._allowance.abandon()
             pieces = list(self.pending.values())
             self.pending.clear()
             self.tell_change()
@@ -478,12 +379,3 @@ class Session:
         self.usable = False
         self.channel.close()
         self.reader.abandon_in_child()
-
-
-def _no_memory(size: int, error: OSError) -> PenstockError:
-    if error.errno == errno.EFBIG:  # waiting does not help
-        return ConfigError(
-            f"no shared memory for {size} bytes: this process may make no files of that size, "
-            "and memory that is shared counts as one; raise its limit (ulimit -f)"
-        )
-    return Overloaded(f"no shared memory for {size} bytes: {error}")

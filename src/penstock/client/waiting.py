@@ -12,6 +12,7 @@ a second interrupt has swallowed costs a moment, not the call.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from operator import attrgetter
 
 LOOK_UP = 1.0
@@ -25,13 +26,17 @@ class Condition(threading.Condition):
 
 
 class Latch:
-    """Shut until `open`, then open for good. Nothing is held while one waits."""
+    """Shut until `open`, then open for good. Nothing is held while one waits.
 
-    __slots__ = ("_lock",)
+    Who waits for something else meanwhile (an event loop) has itself told, by `tell`.
+    """
+
+    __slots__ = ("_listeners", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._listeners: list[Callable[[], object]] = []
 
     def wait(self, seconds: float | None) -> None:
         """Until it is open, or the time is up, or one should look up."""
@@ -39,9 +44,17 @@ class Latch:
         if self._lock.acquire(timeout=limit):
             self.open()  # for the next in line
 
+    def tell(self, listener: Callable[[], object]) -> None:
+        """Call this when it is open, which may be now; perhaps more than once."""
+        self._listeners.append(listener)
+        if not self._lock.locked():
+            listener()
+
     def open(self) -> None:
         """Let everybody through, now and later."""
         try:
             self._lock.release()
         except RuntimeError:
             return  # it was open already
+        for listener in self._listeners:
+            listener()

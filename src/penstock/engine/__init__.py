@@ -10,7 +10,8 @@ It never touches a tensor and imports neither TensorFlow nor numpy. By file, fro
   errors, and of answers in segments of their own, until then
 - `core`: the decisions. Events and the time in, `effects` out; no I/O
 - `health`: restarts, hangs and blame
-- `connections`: the clients' sockets
+- `connections`: the clients' sockets; `allowance`: how many they may have; `complaints`: what is
+  logged of them
 - `server`: the process around it all; `__main__` starts it
 - `processes`: starting, watching and killing workers
 - `owner`: `penstock.Engine`, on the side of whoever starts an engine

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import sys
 
-from penstock import launch
+from penstock import journal, launch
 from penstock.config import from_json
 from penstock.engine.server import Server
 from penstock.errors import PenstockError, kind_of
@@ -19,10 +18,7 @@ def main(arguments: list[str]) -> int:
     """Read the settings and be an engine."""
     settings, descriptors = launch.read_settings(arguments)
     models, config, extra = from_json(settings)
-    logging.basicConfig(
-        level=launch.log_level(),
-        format=f"%(asctime)s penstock engine {config.name}: %(levelname)s: %(message)s",
-    )
+    journal.begin(f"engine {config.name}")
     status = descriptors.get("status")
     try:
         server = Server(

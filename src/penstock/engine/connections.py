@@ -11,6 +11,9 @@ A connection is dropped when its client's process exits, closes it, breaks the p
 more without reading what it got; `sweep` follows when the round of events is over, so nothing is
 closed that a handler still has in hand. One that cannot be written to is only *deaf*: what it has
 sent before is still read.
+
+Descriptors may run out. Clients get their part of them (`allowance`), and are told so when that is
+taken. If there are none at all, whoever wants to connect waits until there are some again.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from functools import partial
 
+from penstock.engine.allowance import Allowance
+from penstock.engine.complaints import Complaints
 from penstock.engine.core import Core
 from penstock.engine.poller import Poller
 from penstock.transport import messages as m
@@ -36,12 +42,13 @@ log = logging.getLogger("penstock.engine")
 class Connection:
     """A client's socket and the pidfd of its process."""
 
-    __slots__ = ("channel", "deaf", "dropped", "number", "pidfd", "writing")
+    __slots__ = ("channel", "deaf", "dropped", "number", "pid", "pidfd", "writing")
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
-        self.channel = Channel(sock)
+        self.pid = rendezvous.peer(sock)[0]
         self.pidfd = rendezvous.peer_pidfd(sock)
+        self.channel = Channel(sock)
         self.writing = False
         self.deaf = False
         self.dropped = ""
@@ -50,38 +57,78 @@ class Connection:
 class Connections:
     """Those of all clients, by their numbers. `dropping`: what `sweep` has to do."""
 
-    def __init__(self, core: Core, poller: Poller, group: str) -> None:
+    def __init__(self, core: Core, poller: Poller, group: str, allowance: Allowance) -> None:
         self.dropping: list[Connection] = []
         self._core = core
         self._poller = poller
         self._group = group
+        self._allowance = allowance
+        self._complaints = Complaints()
         self._connections: dict[int, Connection] = {}
+        self._of_process = Counter[int]()
         self._last_number = 0
+        self._resting: socket.socket | None = None
+        self._short = False  # of descriptors, when somebody wanted to connect
 
-    def accept(self, listener: socket.socket) -> None:
-        """Somebody wants to connect."""
+    def listen(self, listener: socket.socket) -> None:
+        """Let clients in that come here."""
+        self._poller.add(listener.fileno(), lambda _: self._accept(listener))
+
+    def tick(self, now: int) -> None:
+        """Once a second."""
+        if self._resting is not None:
+            listener, self._resting = self._resting, None
+            self.listen(listener)
+        self._complaints.sum_up(now)
+
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(_MESSAGES_AT_ONCE):
             try:
                 sock, _ = listener.accept()
+                try:
+                    self._admit(sock)
+                except BaseException:
+                    sock.close()
+                    raise
             except BlockingIOError:
                 return
             except OSError as error:
-                log.error("cannot accept a connection: %s", error)
+                self._rest(listener, error)
                 return
-            refusal = rendezvous.admits(sock, self._group)
-            if refusal:
-                log.warning("connection refused: %s", refusal)
-                with contextlib.suppress(OSError):
-                    sock.send(wire.encode(m.Rejected(refusal)))
-                sock.close()
-                continue
-            self._last_number += 1
-            connection = Connection(self._last_number, sock)
-            self._connections[connection.number] = connection
-            self._core.connected(connection.number, rendezvous.peer(sock)[0])
+            self._short = False
+
+    def _rest(self, listener: socket.socket, error: OSError) -> None:
+        """The poller would call again at once, and in vain."""
+        if not self._short:
+            self._complaints.tell("nobody can connect just now, they wait in line: %s", error)
+        self._short = True
+        self._poller.remove(listener.fileno())
+        self._resting = listener
+
+    def _admit(self, sock: socket.socket) -> None:
+        pid = rendezvous.peer(sock)[0]
+        refusal = (
+            rendezvous.admits(sock, self._group)
+            or self._allowance.connection(len(self._connections), self._of_process[pid])
+            or self._allowance.descriptor(sock.fileno())
+        )
+        if refusal:
+            self._complaints.tell("connection of process %d refused: %s", pid, refusal)
+            with contextlib.suppress(OSError):
+                sock.send(wire.encode(m.Rejected(refusal)))
+            sock.close()
+            return
+        connection = Connection(self._last_number + 1, sock)
+        self._last_number += 1
+        self._connections[connection.number] = connection
+        self._of_process[pid] += 1
+        self._core.connected(connection.number, pid)
+        try:
             self._poller.add(connection.channel.fileno(), partial(self._from_client, connection))
             if connection.pidfd is not None:
                 self._poller.add(connection.pidfd, partial(self._client_exited, connection))
+        except OSError as error:
+            self.disconnect(connection.number, f"it cannot be watched: {error}")
 
     def _from_client(self, connection: Connection, _: int, drain: bool = False) -> None:
         try:
@@ -95,11 +142,22 @@ class Connections:
                 received = connection.channel.receive()
                 if received is None:
                     return
+                if received[1] and self._beyond(connection, received[1]):
+                    return
                 self._core.take_client(connection.number, *received, time.monotonic_ns())
         except Oversized as error:
             self.disconnect(connection.number, str(error))
         except Closed as error:
             self._drop(connection, str(error))
+
+    def _beyond(self, connection: Connection, descriptors: list[int]) -> bool:
+        """Whether a client takes more descriptors than are left for it and its like."""
+        refusal = self._allowance.descriptor(max(descriptors))
+        if refusal:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.disconnect(connection.number, refusal)
+        return bool(refusal)
 
     def _client_exited(self, connection: Connection, _: int) -> None:
         self._from_client(connection, 0, drain=True)  # its last words
@@ -117,7 +175,7 @@ class Connections:
             connection.deaf = True  # what it has sent before is still read
             return True
         except Flooded as error:
-            log.warning("client %d is dropped: %s", client, error)
+            self._complaints.tell("client %d is dropped: %s", client, error)
             self._drop(connection, str(error))
             return True
         if connection.channel.wants_write:
@@ -130,7 +188,7 @@ class Connections:
         connection = self._connections.get(client)
         if connection is None or connection.dropped:
             return
-        log.warning("client %d is disconnected: %s", client, reason)
+        self._complaints.tell("client %d is disconnected: %s", client, reason)
         with contextlib.suppress(Closed, Flooded):
             connection.channel.send(wire.encode(m.Rejected(reason)))
         self._drop(connection, reason)
@@ -155,6 +213,9 @@ class Connections:
                 self._poller.remove(connection.pidfd)
                 os.close(connection.pidfd)
             del self._connections[connection.number]
+            self._of_process[connection.pid] -= 1
+            if not self._of_process[connection.pid]:
+                del self._of_process[connection.pid]
             self._core.disconnected(connection.number)
         self.dropping.clear()
 
@@ -167,5 +228,6 @@ class Connections:
 
     def close(self) -> None:
         """The engine ends: no client can be reached any more."""
+        self._complaints.close()
         for connection in self._connections.values():
             connection.channel.close()

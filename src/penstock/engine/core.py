@@ -30,6 +30,7 @@ from penstock.engine.delivery import Delivery
 from penstock.engine.effects import Effects
 from penstock.engine.health import Health
 from penstock.engine.intake import Intake
+from penstock.engine.report import report
 from penstock.engine.requests import PartRecord
 from penstock.engine.segments import Segment
 from penstock.engine.settling import Settling
@@ -89,7 +90,8 @@ class Core:
         """Start every worker."""
         self._started = now
         for worker in self.workers:
-            worker.started(self.effects.start_worker(worker.index), now)
+            if self.state[0] == m.STATE_LOADING:  # else one before could not be started
+                self.health.start(worker, now)
 
     def step(self, now: int) -> None:
         """After a round of events: expire, supervise, dispatch, flush."""
@@ -206,6 +208,7 @@ class Core:
             config.client_memory,
             config.client_requests,
             len(self.workers),
+            config.queue_rows,
         )
         self.effects.to_client(client.number, wire.encode(welcome))
         self._tell_state(client)
@@ -219,8 +222,6 @@ class Core:
 
     def tell(self, client: ClientState, record: m.Ask, now: int) -> None:
         """Send a client what it asked for."""
-        from penstock.engine.report import report
-
         answer: Any = {}
         if record.what == m.ASK_STATISTICS:
             answer = report(self, now, self._started)

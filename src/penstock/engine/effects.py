@@ -22,7 +22,7 @@ class Effects(Protocol):
         """Tell a client why, and end its connection."""
 
     def start_worker(self, index: int) -> int:
-        """Start a process for this worker; returns its pid."""
+        """Start a process for this worker; returns its pid. Raises `OSError`."""
 
     def kill_worker(self, index: int) -> None:
         """End this worker's process; its exit is reported later."""

@@ -4,6 +4,8 @@
   is tried again, within the restart budget.
 - One that runs out of a GPU's memory as it loads may have left that in pieces, which only its exit
   gives back: another begins at once, which knows what did not fit, twice.
+- One for which no process can be started (there may be too many, or too many open files) counts as
+  one that ended while it loaded.
 - A batch that runs too long, or a process that was stopped, gets its worker killed; the rest
   follows from the exit.
 - When a worker exits, the batches that it was running (one for each of its hands) are under
@@ -69,6 +71,19 @@ class Health:
             if self._core.state[0] == m.STATE_LOADING:
                 self._core.announce(m.STATE_READY)
 
+    def start(self, worker: Worker, now: int) -> None:
+        """Start a process for a worker; if there can be none, it is as if it had ended at once."""
+        try:
+            worker.started(self._core.effects.start_worker(worker.index), now)
+        except OSError as error:
+            worker.started(0, now)
+            worker.load_error = (
+                Kind.MODEL_LOAD,
+                f"no process can be started for worker {worker.index}: {error} "
+                "(is there room for more processes and files: ulimit -u, ulimit -n?)",
+            )
+            self.exited(worker, "", now)
+
     def supervise(self, now: int) -> None:
         """Kill what hangs, restart what is due."""
         for worker in self._core.workers:
@@ -87,7 +102,7 @@ class Health:
                 and worker.restart_at <= now
                 and self._core.drain_until is None
             ):
-                worker.started(self._core.effects.start_worker(worker.index), now)
+                self.start(worker, now)
         self.due = self._next_look(now)
 
     def _next_look(self, now: int) -> int | None:

@@ -123,7 +123,11 @@ class Places:
                 )
 
         thread = threading.Thread(target=beside, name="penstock-settling", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("worker %d keeps all that it was promised: %s", index, error)
+            return None
         return thread
 
     def _give_back(self, index: int, share: Share, pid: int, computes_there: bool) -> None:

@@ -29,8 +29,8 @@ class Poller:
 
     def add(self, descriptor: int, handler: Handler) -> None:
         """Call `handler(events)` whenever this can be read."""
-        self._handlers[descriptor] = handler
         self._epoll.register(descriptor, READ)
+        self._handlers[descriptor] = handler
 
     def watch_write(self, descriptor: int, on: bool) -> None:
         """Whether to call it also when there is room to write."""

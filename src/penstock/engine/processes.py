@@ -42,7 +42,13 @@ class WorkerProcess:
         self.index = index
         self.channel = Channel(ours, _BACKLOG, _DESCRIPTORS)
         self.broken = False  # it said something that is no message: nothing more is read
-        self.pidfd = os.pidfd_open(self.popen.pid)
+        try:
+            self.pidfd = os.pidfd_open(self.popen.pid)
+        except BaseException:
+            self.channel.close()
+            self.kill()
+            self.popen.wait()
+            raise
         self._stopped_since = 0.0
 
     def kill(self) -> None:

@@ -3,8 +3,7 @@
 The main loop's `step` is all that the engine does: *receive* (the poller calls the handlers, which
 hand messages to the core), *schedule* (`Core.step`), *reply* (sends happen at once; when a socket
 does not take a message, that waits in its channel, and the core keeps what it owes to the client).
-Nothing here blocks on a peer. The clients' sockets are in
-`connections`.
+Nothing here blocks on a peer. The clients' sockets are in `connections`.
 
 Ends when: the owner exits (its pidfd), a signal or a client's `Stop` asks for it (drained first),
 or the models cannot be loaded.
@@ -23,6 +22,7 @@ import time
 
 from penstock import launch
 from penstock.config import EngineConfig, Model, to_json
+from penstock.engine.allowance import Allowance
 from penstock.engine.connections import Connections
 from penstock.engine.core import Core
 from penstock.engine.places import Places
@@ -32,7 +32,7 @@ from penstock.engine.workers import WorkerState
 from penstock.errors import Kind
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, wire
-from penstock.transport.channel import Closed, Flooded, Oversized
+from penstock.transport.channel import Channel, Closed, Flooded, Oversized, Stripped
 
 _TICK = 1.0
 _STOPPED_LIMIT = 1.0
@@ -64,20 +64,21 @@ class Server:
         self._owner = owner
         self._status = status
         self._places = Places(models, config)
-        _, self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._core = Core(
             models,
             config,
             self,
             os.getpid(),
             workers=len(self._places),
-            descriptors=self._descriptors // 2,
+            descriptors=most // 2,
         )
         for worker in self._core.workers:
             worker.device = self._places.label(worker.index)
             worker.on_gpu = self._places.on_gpu(worker.index)
         self._poller = Poller()
-        self._connections = Connections(self._core, self._poller, config.group)
+        self._connections = Connections(self._core, self._poller, config.group, Allowance(most))
         self.to_client = self._connections.to_client  # effects, too; all answers go this way
         self.disconnect = self._connections.disconnect
         self._path = rendezvous.address_of(config.name, config.folder)
@@ -91,20 +92,20 @@ class Server:
 
     def run(self) -> int:
         """The engine's whole life; returns the process's exit code."""
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self._descriptors, self._descriptors))
         launch.adopt_orphans()
         rendezvous.prepare_folder(self._path.parent, self._config.group)
         lock = rendezvous.take_lock(self._path)
         try:
             listener = rendezvous.listen(self._path, self._config.group)
             with listener:
-                self._poller.add(listener.fileno(), lambda _: self._connections.accept(listener))
+                self._connections.listen(listener)
                 self._watch_signals()
                 if self._owner is not None:
                     self._poller.add(self._owner, lambda _: self._owner_exited())
                 self._tell("listening")
                 log.info("listening at %s", self._path)
                 self._core.start(time.monotonic_ns())
+                self._tell_change()
                 while not self._finished():
                     self._step()
                 self._poller.remove(listener.fileno())
@@ -124,10 +125,8 @@ class Server:
             self._connections.sweep()
         if now >= self._next_tick:
             self._next_tick = now + _TICK * 1e9
-            self._tick()
-        if self._core.state is not self._told_state:
-            self._told_state = self._core.state
-            self._tell(_STATES[self._core.state[0]])
+            self._tick(now)
+        self._tell_change()
 
     def _finished(self) -> bool:
         if self._core.state[0] in (m.STATE_READY, m.STATE_LOADING):
@@ -166,7 +165,8 @@ class Server:
             end.close()
         log.info("ended")
 
-    def _tick(self) -> None:
+    def _tick(self, now: int) -> None:
+        self._connections.tick(now)
         for process in self._processes.values():
             if process.stopped_for() >= _STOPPED_LIMIT:
                 worker = self._core.workers[process.index]
@@ -194,6 +194,11 @@ class Server:
         log.warning("the process that owns this engine has exited: ending")
         self._core.close(time.monotonic_ns(), 0.0)
 
+    def _tell_change(self) -> None:
+        if self._core.state is not self._told_state:
+            self._told_state = self._core.state
+            self._tell(_STATES[self._core.state[0]])
+
     def _tell(self, state: str) -> None:
         """Tell whoever started this process how far it is."""
         if self._status is None:
@@ -212,7 +217,7 @@ class Server:
             with contextlib.suppress(Closed):  # what it has sent before is still read
                 if process.channel.wants_write and not process.channel.flush():
                     self._poller.watch_write(process.channel.fileno(), False)
-            while (received := process.channel.receive()) is not None:
+            while (received := _receive(process.channel)) is not None:
                 self._core.take_worker(process.index, *received, time.monotonic_ns())
                 if not drain:
                     return  # there is seldom more; the poller calls again if there is
@@ -278,7 +283,7 @@ class Server:
                 self._poller.watch_write(process.channel.fileno(), True)
 
     def start_worker(self, index: int) -> int:
-        """Start a process for this worker."""
+        """Start a process for this worker. Raises `OSError`."""
         settings = to_json(
             self._models,
             self._config,
@@ -286,15 +291,24 @@ class Server:
             sys_path=self._sys_path,
             socket=str(self._path),
         )
-        process = WorkerProcess(
-            index,
-            settings,
-            {"engine": self._pidfd} | self._archives,
-            self._places.environment(index, self._core.workers[index].squeezed),
-        )
-        self._processes[index] = process
-        self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))
-        self._poller.add(process.pidfd, lambda _: self._worker_exited(process))
+        try:
+            process = WorkerProcess(
+                index,
+                settings,
+                {"engine": self._pidfd} | self._archives,
+                self._places.environment(index, self._core.workers[index].squeezed),
+            )
+            self._processes[index] = process
+            try:
+                self._poller.add(process.channel.fileno(), lambda _: self._from_worker(process))
+                self._poller.add(process.pidfd, lambda _: self._worker_exited(process))
+            except OSError:
+                process.kill()
+                self._reap(process)
+                raise
+        except OSError as error:
+            log.warning("worker %d cannot be started: %s", index, error)
+            raise
         return process.popen.pid
 
     def kill_worker(self, index: int) -> None:
@@ -312,3 +326,17 @@ class Server:
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
         os.close(descriptor)
+
+
+def _receive(channel: Channel) -> tuple[bytes, list[int]] | None:
+    """What a worker says. An answer that came in a segment for which this process has no descriptor
+    left is lost; the worker is not to blame, and others of its answers are not lost with it."""
+    try:
+        return channel.receive()
+    except Stripped as error:
+        record = wire.decode(error.data)
+        if not isinstance(record, m.ItemPart):
+            raise
+        text = f"the answer is lost, the engine cannot take it just now: {error}"
+        failed = m.ItemFailed(*record[:4], Kind.OVERLOADED, text)
+        return wire.encode(failed), []

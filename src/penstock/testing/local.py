@@ -22,7 +22,7 @@ from penstock.client.client import Client, caller_number, check_priority
 from penstock.client.kinds import Kinds, ModelInfo
 from penstock.client.session import Session
 from penstock.config import EngineConfig, Model
-from penstock.errors import DeadlineExceeded, EngineClosed, InputError
+from penstock.errors import EngineClosed
 from penstock.model.function import Function, Runnable
 from penstock.model.load import load
 from penstock.spec import check_name
@@ -122,7 +122,7 @@ class LocalEngine(Client):
             queue_rows,
         )
         self._inside = _Inside(self._core)
-        self._current = cast("Session", self._inside)
+        self._link.current = cast("Session", self._inside)
         for number, (model, runnable) in enumerate(loaded):
             info = ModelInfo(number, model.name, runnable.max_batch, runnable.batched)
             info.pads = model.pad
@@ -269,13 +269,12 @@ class LocalEngine(Client):
         self,
         x: Any,
         model: str | None,
-        deadline: float | None,
+        until: int,
         priority: int,
         caller: str,
-        block: bool,
+        block: bool = True,
         begun: list[Answer] | None = None,
     ) -> Answer:
-        until = self._absolute(deadline)
         check_priority(priority)
         session = self._session()
         kind, given, rows, trims = session.kinds.sort(x, model)
@@ -292,21 +291,15 @@ class LocalEngine(Client):
             answer.add_quick_callback(_ignoring(self._clock.call_at(until, self._core.expire)))
         return answer
 
-    def _absolute(self, deadline: float | None) -> int:
-        if deadline is None:
-            return 0
-        if deadline != deadline:
-            raise InputError(f"deadline: expected seconds from now, got {deadline!r}")
-        if deadline <= 0:
-            raise DeadlineExceeded(f"the deadline had passed before the call ({deadline} s)")
-        return self._clock.now_ns() + round(min(deadline, 1e8) * 1e9)
+    def _now(self) -> int:
+        return self._clock.now_ns()
 
     def after_fork_in_child(self) -> None:
         """It works on in the child, on its own, as if nothing had happened."""
         super().after_fork_in_child()
         self._core.renew_lock()
         self._inside.pid = os.getpid()
-        self._current = cast("Session", self._inside)
+        self._link.current = cast("Session", self._inside)
 
 
 def _named(models: Any) -> list[tuple[str, Source]]:

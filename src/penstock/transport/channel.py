@@ -39,6 +39,14 @@ class Oversized(Exception):
     """A message, or its number of descriptors, is larger than allowed, or than can be taken."""
 
 
+class Stripped(Oversized):
+    """A message whose descriptors were lost: this process can have no more. `data` has come."""
+
+    def __init__(self, text: str, data: bytes) -> None:
+        super().__init__(text)
+        self.data = data
+
+
 class Channel:
     """One end of a seqpacket connection. Not thread-safe; the owner brings the lock."""
 
@@ -134,13 +142,14 @@ class Channel:
         if size > MAX_MESSAGE or flags & _TOO_LONG:
             _close_all(descriptors)
             raise Oversized(f"a message of {size} bytes or more")
+        data = bytes(self._buffers[0][:size])
         if flags & _TOO_MANY:
             _close_all(descriptors)
-            raise Oversized(
-                f"a message with more than {MAX_DESCRIPTORS} descriptors, "
-                "or its reader may open no more files (ulimit -n)"
-            )
-        return bytes(self._buffers[0][:size]), descriptors
+            if len(descriptors) == MAX_DESCRIPTORS:
+                raise Oversized(f"a message with more than {MAX_DESCRIPTORS} descriptors")
+            text = "a descriptor came with it, and its reader may open no more files (ulimit -n)"
+            raise Stripped(text, data)
+        return data, descriptors
 
     def end(self) -> None:
         """Close the connection, also for forked children that have a copy of the socket."""

@@ -10,6 +10,7 @@ Small copies, and machines with few cores, know nothing of all this.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -70,8 +71,9 @@ class Helpers:
         """Let them take these, if they come to it."""
         if not self._started:
             self._started = True
-            for _ in range(self.count):
-                threading.Thread(target=self._help, name="penstock-copy", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # there may be no more threads
+                for _ in range(self.count):
+                    threading.Thread(target=self._help, name="penstock-copy", daemon=True).start()
         for part in parts:
             self._parts.put(part)
 

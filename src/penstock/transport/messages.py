@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from penstock.spec import Signature
 
-VERSION = 5
+VERSION = 6
 OPEN = 0xFFFF_FFFF_FFFF_FFFF  # a size that a model's spec leaves open
 
 
@@ -116,7 +116,7 @@ class Stop(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The client is in: its number, what it may hold and have outstanding."""
+    """The client is in: its number, what it may hold and have outstanding, how many may wait."""
 
     version: int
     engine_pid: int
@@ -124,6 +124,7 @@ class Welcome(NamedTuple):
     memory: int
     requests: int
     workers: int
+    queue_rows: int
 
 
 class ModelCard(NamedTuple):

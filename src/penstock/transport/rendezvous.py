@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import functools
 import grp
 import os
 import socket
@@ -28,6 +30,7 @@ from penstock.spec import check_name
 _SO_PEERGROUPS = 59
 _SO_PEERPIDFD = 77
 _LONGEST_PATH = 107
+_USED_UP = (errno.EMFILE, errno.ENFILE)  # no more descriptors
 _PATIENCE, _PAUSE = 0.5, 0.005  # seconds
 
 
@@ -77,8 +80,9 @@ def prepare_folder(folder: Path, group: str = "") -> None:
         raise ConfigError(f"{folder} belongs to group {status.st_gid}, not to {group} ({gid})")
 
 
+@functools.cache
 def group_id(group: str) -> int:
-    """The number of a group given by name or number."""
+    """The number of a group given by name or number, as it was when it was first asked for."""
     try:
         return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
     except KeyError:
@@ -117,6 +121,8 @@ def take_lock(socket_path: Path, patience: float = _PATIENCE) -> int:
 def _answers(socket_path: Path) -> bool:
     try:
         dial(socket_path).close()
+    except Crowded:
+        return True
     except EngineClosed:
         return False
     return True
@@ -124,8 +130,7 @@ def _answers(socket_path: Path) -> bool:
 
 def _check_silent(socket_path: Path, descriptor: int) -> None:
     """Its lock file may have been removed under an engine that lives."""
-    with contextlib.suppress(EngineClosed):
-        dial(socket_path).close()
+    if _answers(socket_path):
         socket_path.with_suffix(".lock").unlink(missing_ok=True)
         os.close(descriptor)
         raise NameTaken(f"an engine already runs at {socket_path} (somebody removed its lock)")
@@ -164,12 +169,32 @@ def listen(socket_path: Path, group: str = "") -> socket.socket:
     return sock
 
 
-def dial(socket_path: Path) -> socket.socket:
-    """Connect to the engine at this path. Raises `EngineClosed` when there is none."""
+class Crowded(EngineClosed):
+    """An engine is there, and takes no more connections just now; perhaps it is stopped."""
+
+
+def dial(socket_path: Path, patience: float = 0.0) -> socket.socket:
+    """Connect to the engine at this path. Raises `EngineClosed` when there is none.
+
+    Never waits, except `patience` seconds for an engine that others are just connecting to.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return _dial(socket_path)
+        except Crowded:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE)
+
+
+def _dial(socket_path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        sock.setblocking(False)
         with _short(socket_path) as address:
             sock.connect(address)
+        sock.setblocking(True)
         uid = peer(sock)[1]
         trusted = {0, os.getuid()}
         if uid not in trusted and socket_path.parent != _temporary_folder():
@@ -177,6 +202,11 @@ def dial(socket_path: Path) -> socket.socket:
                 trusted.add(socket_path.parent.stat().st_uid)  # chosen; that one anybody can make
         if uid not in trusted:
             raise EngineClosed(f"the engine at {socket_path} belongs to user {uid}: not trusted")
+    except BlockingIOError:
+        sock.close()
+        raise Crowded(
+            f"the engine at {socket_path} takes no more connections: others wait already"
+        ) from None
     except OSError as error:
         sock.close()
         raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
@@ -229,10 +259,19 @@ def _peer_groups(sock: socket.socket) -> list[int]:
 
 
 def peer_pidfd(sock: socket.socket) -> int | None:
-    """A descriptor that becomes readable when the process at the other end exits."""
-    with contextlib.suppress(OSError):
+    """A descriptor that becomes readable when the process at the other end exits.
+
+    `None` if that cannot be had of it; raises `OSError` if there are no more descriptors.
+    """
+    try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
         return int(struct.unpack("i", raw)[0])
-    with contextlib.suppress(OSError):
+    except OSError as error:
+        if error.errno in _USED_UP:
+            raise
+    try:
         return os.pidfd_open(peer(sock)[0])
+    except OSError as error:
+        if error.errno in _USED_UP:
+            raise
     return None

@@ -56,7 +56,7 @@ CODECS: dict[int, _Codec] = {
     6: _codec(m.Cancel, "", _ID),
     7: _codec(m.Ask, "IB"),
     8: _codec(m.Stop, "d"),
-    20: _codec(m.Welcome, "HIIQII"),
+    20: _codec(m.Welcome, "HIIQIIQ"),
     21: _codec(m.ModelCard, "HIIB", "text"),
     22: _codec(m.CardTensors, "HB", "tensors"),
     23: _codec(m.State, "BB", "text"),

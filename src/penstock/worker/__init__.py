@@ -4,6 +4,7 @@
 - `device`: the three stages on a device; the CPU's are here
 - `memory`: clients' segments, as this process has mapped them
 - `isolate`: when a batch raises, finding the rows that are to blame
+- `room`: when there is no memory for rows, or for their answers
 - `warmup`: models get ready for what may come later, beside the loop
 - `life`: dying with the engine, and leaving nothing behind
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import logging
 import os
 import signal
 import socket
@@ -12,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from penstock import launch
+from penstock import journal, launch
 from penstock.config import Model, from_json
 from penstock.devices.limit import BUFFERS, limit_tensorflow
 from penstock.errors import DeviceMemoryError, ModelLoadError
@@ -34,10 +33,7 @@ def main(arguments: list[str]) -> int:
     settings, descriptors = launch.read_settings(arguments)
     models, config, extra = from_json(settings)
     faulthandler.enable()
-    logging.basicConfig(
-        level=launch.log_level(),
-        format=f"%(asctime)s penstock worker {extra['index']}: %(levelname)s: %(message)s",
-    )
+    journal.begin(f"worker {extra['index']}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     life = follow_engine(descriptors["engine"], Path(extra["socket"]))
     channel = Channel(socket.socket(fileno=descriptors["channel"]))

@@ -11,6 +11,7 @@ client has spoilt.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple, Protocol
@@ -32,8 +33,10 @@ from penstock.transport.tensors import (
     structure,
 )
 from penstock.worker.memory import MappedSegments
+from penstock.worker.room import NoRoom
 
 _KEPT_BUFFERS = 32
+_KEPT_BYTES = 256 << 20  # of those that are not in use
 
 Buffers = list[tuple[Array, memoryview]]  # for each tensor of fixed size, with its bytes
 
@@ -58,10 +61,12 @@ class Target(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where an answer was put: in the slot (`size` 0, no descriptor) or in a new segment."""
+    """Where an answer was put: in the slot (`size` 0, no descriptor), in a new segment, or nowhere,
+    as there is no room."""
 
     size: int
     descriptor: int
+    missing: NoRoom | None = None
 
 
 IN_SLOT = Placed(0, -1)
@@ -91,7 +96,7 @@ class CpuDevice:
 
     def __init__(self, memory: MappedSegments) -> None:
         self._memory = memory
-        self._buffers: OrderedDict[Signature, Buffers] = OrderedDict()
+        self._buffers: OrderedDict[Signature, Buffers] = OrderedDict()  # the last one is in use
 
     def gather(self, layout: RunLayout, items: list[RunItem]) -> tuple[list[Any], dict[int, str]]:
         """Copy every item's rows into a buffer that the worker keeps for this signature."""
@@ -140,8 +145,12 @@ class CpuDevice:
                 placed.append(self._scatter_apart(plan, arrays, first, rows, max(size, 1)))
                 continue
             view = self._memory.view(item.client, item.segment)
-            plan.write(view, begin, arrays, first, first + rows)
-            placed.append(IN_SLOT)
+            try:
+                plan.write(view, begin, arrays, first, first + rows)
+            except MemoryError as error:  # strings are joined before
+                placed.append(_nowhere(size, error))
+            else:
+                placed.append(IN_SLOT)
         return placed
 
     def _scatter_single(
@@ -216,9 +225,16 @@ class CpuDevice:
     def _scatter_apart(
         self, plan: Plan, arrays: list[Array], first: int, rows: int, size: int
     ) -> Placed:
-        descriptor = segment.create(size)
-        with contextlib.closing(segment.Mapping(descriptor, size)) as mapping:
-            plan.write(mapping.view, 0, arrays, first, first + rows)
+        try:
+            descriptor = segment.create(size)
+        except OSError as error:
+            return _nowhere(size, error)
+        try:
+            with contextlib.closing(segment.Mapping(descriptor, size)) as mapping:
+                plan.write(mapping.view, 0, arrays, first, first + rows)
+        except (OSError, MemoryError) as error:
+            os.close(descriptor)
+            return _nowhere(size, error)
         return Placed(size, descriptor)
 
     def _buffers_for(self, layout: RunLayout, size: int) -> Buffers:
@@ -232,9 +248,20 @@ class CpuDevice:
             array = empty_aligned((max(capacity, size), *shape), dtype)
             buffers.append((array, _bytes_of(array)))
         self._buffers[layout.signature] = buffers
-        if len(self._buffers) > _KEPT_BUFFERS:
-            self._buffers.popitem(last=False)
+        self._buffers.move_to_end(layout.signature)
+        self._let_go()
         return buffers
+
+    def _let_go(self) -> None:
+        """Of buffers that were not used for the longest time, as far as there are too many."""
+        unused = sum(map(_size, self._buffers.values())) - _size(
+            next(reversed(self._buffers.values()))
+        )
+        while len(self._buffers) > 1 and (
+            len(self._buffers) > _KEPT_BUFFERS or unused > _KEPT_BYTES
+        ):
+            _, oldest = self._buffers.popitem(last=False)
+            unused -= _size(oldest)
 
     def _gather_strings(
         self, layout: RunLayout, items: list[RunItem]
@@ -258,6 +285,14 @@ class CpuDevice:
         if missing:
             parts.append([np.repeat(array[:1], missing, axis=0) for array in _first(parts)])
         return [_joined(list(arrays)) for arrays in zip(*parts, strict=True)], unreadable
+
+
+def _size(buffers: Buffers) -> int:
+    return sum(array.nbytes for array, _ in buffers)
+
+
+def _nowhere(size: int, error: OSError | MemoryError) -> Placed:
+    return Placed(0, -1, NoRoom(f"an answer of {size} bytes", error))
 
 
 def row_by_row(target: Target, plan: Plan) -> list[Target]:

@@ -1,7 +1,8 @@
 """One batch after the other through the stages of a device.
 
 The usual batch is answered with a single `Ran`; what did not go the usual way (rows that raised,
-answers that did not fit their slots) is told before it.
+answers that did not fit their slots) is told before it. A batch for which there is no memory is
+treated as one that raised: perhaps there is enough for parts of it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from penstock.transport import wire
 from penstock.transport.tensors import Array, plan_of
 from penstock.worker.device import IN_SLOT, Device, Placed, RunLayout, Target, row_by_row
 from penstock.worker.isolate import Answered, Outcome, Raised, outcomes
+from penstock.worker.room import NoRoom
 
 if TYPE_CHECKING:
     from penstock.worker.loop import Order, Worker
 
 _TEXT = 12_000
 
-Gathered = tuple[list[Any], dict[int, str]]
+Gathered = tuple[list[Any], dict[int, str]]  # as devices do: the rows, and what is unreadable
 
 
 class Hand:
@@ -43,7 +45,11 @@ class Hand:
                 if order is None:
                     return
                 began = time.monotonic_ns()
-                gathered = self._device.gather(order.layout, order.items)
+                gathered: Gathered | NoRoom
+                try:
+                    gathered = self._gather(order.layout, order.items)
+                except NoRoom as error:
+                    gathered = error
                 alone = order.layout.alone
                 if alone is not None:
                     alone.acquire()  # before others have their turn: such batches keep their order
@@ -53,21 +59,33 @@ class Hand:
                 if alone is not None:
                     alone.release()
 
-    def _batch(self, order: Order, whole: Gathered, began: int) -> None:
+    def _gather(self, layout: RunLayout, items: list[m.RunItem]) -> Gathered:
+        try:
+            return self._device.gather(layout, items)
+        except MemoryError as error:
+            raise NoRoom(f"a batch of {sum(item.rows for item in items)} rows", error) from None
+
+    def _batch(self, order: Order, whole: Gathered | NoRoom, began: int) -> None:
         number, layout, items = order
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
-        arrays, unreadable = whole
-        size = len(arrays[0])
+        if isinstance(whole, NoRoom):
+            size, unreadable = layout.runnable.padded(rows), {}
+        else:
+            size, unreadable = len(whole[0][0]), whole[1]
+        late: dict[int, str] = {}  # unreadable items, of the part that was gathered anew
         first_try = True
 
         def run(start: int, stop: int) -> tuple[Signature, list[Array]]:
-            nonlocal first_try
+            nonlocal first_try, late
             with self._worker.running:
                 if first_try:
                     first_try = False
-                    return self._device.run(layout, arrays, rows)
-                return self._run_again(layout, items, start, stop)
+                    if isinstance(whole, NoRoom):
+                        raise whole
+                    return self._device.run(layout, whole[0], rows)
+                arrays, late = self._gather_again(layout, items, start, stop)
+                return self._device.run(layout, arrays, stop - start)
 
         usual: Signature | None = None
         scatter_ns = 0
@@ -79,7 +97,7 @@ class Hand:
             if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
                 usual = self._scatter_all(number, items, outcome)
             else:
-                self._scatter_part(number, items, outcome, unreadable)
+                self._scatter_part(number, items, outcome, unreadable, late)
             scatter_ns += time.monotonic_ns() - ran
         if layout.runnable.changed:
             layout.runnable.changed = False
@@ -92,19 +110,21 @@ class Hand:
                 usual, lambda layout: wire.encode_ran(number, layout, size, *times)
             )
 
-    def _run_again(
+    def _gather_again(
         self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
-    ) -> tuple[Signature, list[Array]]:
-        """Run some rows of a batch, gathered anew: the model may have changed what it was given."""
+    ) -> Gathered:
+        """Some rows of a batch: the model may have changed what it was given."""
         chosen: list[m.RunItem] = []
+        of_item: list[int] = []
         first = 0
-        for item in items:
+        for index, item in enumerate(items):
             begin, end = max(first, start), min(first + item.rows, stop)
             if begin < end:
                 chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
+                of_item.append(index)
             first += item.rows
-        arrays, _ = self._device.gather(layout, chosen)
-        return self._device.run(layout, arrays, stop - start)
+        arrays, unreadable = self._gather(layout, chosen)
+        return arrays, {of_item[index]: reason for index, reason in unreadable.items()}
 
     def _scatter_all(
         self, number: int, items: list[m.RunItem], result: Answered
@@ -132,6 +152,7 @@ class Hand:
         items: list[m.RunItem],
         outcome: Outcome,
         unreadable: dict[int, str],
+        late: dict[int, str],
     ) -> None:
         """What became of some rows of the batch, item by item."""
         first = 0
@@ -145,6 +166,10 @@ class Hand:
             if isinstance(outcome, Raised):
                 self._failed(number, index, start, end - begin, outcome.error)
                 continue
+            if index in late:
+                error = InputError(f"the input cannot be read: {late[index]}")
+                self._failed(number, index, start, end - begin, error)
+                continue
             whole = Target(item, start, begin - outcome.start, end - begin)
             targets = row_by_row(whole, plan_of(outcome.signature))
             placed = self._device.scatter(targets, outcome.signature, outcome.arrays)
@@ -154,6 +179,9 @@ class Hand:
     def _part(
         self, number: int, index: int, target: Target, signature: Signature, place: Placed
     ) -> None:
+        if place.missing is not None:
+            self._failed(number, index, target.start, target.rows, place.missing)
+            return
         elsewhere = place.descriptor >= 0
 
         def encode(layout: int) -> bytes:
@@ -173,6 +201,8 @@ class Hand:
 
 def describe(error: BaseException) -> tuple[int, str]:
     """An error as a message tells it: kind, text and, behind a nul character, the traceback."""
+    if isinstance(error, NoRoom):
+        return error.kind, str(error)
     if isinstance(error, InputError):
         return Kind.INPUT, str(error)
     if isinstance(error, ModelError):

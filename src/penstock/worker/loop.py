@@ -24,7 +24,6 @@ import os
 import select
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -130,8 +129,8 @@ class Worker:
         except Closed as error:
             self._lost = error
         except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
+            _log.critical("a hand ended by an error:", exc_info=True)
+            logging.shutdown()
             os._exit(1)
 
     # ── messages ───────────────────────────────────────────────────────────────────────────────
