@@ -218,10 +218,10 @@ def own_in_vain(folder: str, source: str, files: str) -> None:
         tell([type(error).__name__, str(error)])
 
 
-def own_with_few(folder: str, source: str, descriptors: str) -> None:
+def own_with_few(folder: str, source: str, descriptors: str, max_batch: str = "64") -> None:
     """The same in a process that, as its children, may have only so many files open."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors), int(descriptors)))
-    own(folder, source, "1", "64")
+    own(folder, source, "1", max_batch)
 
 
 def up(folder: str, source: str, name: str) -> None:

@@ -6,16 +6,17 @@ import contextlib
 import os
 import random
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from penstock.transport import messages as m
-from penstock.transport import rendezvous, wire
+from penstock.transport import rendezvous, segment, wire
 from penstock.transport.channel import Closed
 from tests.faults import leftovers
 from tests.faults.company import outstanding
-from tests.faults.files import source
+from tests.faults.files import let_go, source, started
 from tests.faults.models import Verb, row
 from tests.faults.raw import nonsense
 from tests.faults.waiting import eventually
@@ -93,6 +94,51 @@ def test_one_that_never_reads_answers_that_come_with_descriptors(scene, raw):
     assert most < before.descriptors + 4096
     hostile.close()
     eventually(lambda: not before.growth(footprint(), kilobytes=_ENOUGH))
+
+
+def _ask_from_a_segment_each(client, rows):
+    x = row(Verb.ANSWER, 0, 1)[None]
+    client.layout(x)
+    for number in range(1, rows + 1):
+        descriptor = segment.create(4096)
+        os.pwrite(descriptor, x.tobytes(), 0)
+        client.send(m.AddSegment(number, 4096), descriptor)
+        os.close(descriptor)
+        client.submit(rows=1, input_bytes=64, length=4096, segment=number)
+
+
+def test_one_whose_rows_lie_in_a_segment_each(start, bystander, raw):
+    """The worker is told of them all at once, and has something else to do first."""
+    engine = start(workers=1, max_batch=1024)
+    held = engine.submit(row(Verb.WAIT, 1)[None])
+    started(1)
+    many = raw(engine)
+    _ask_from_a_segment_each(many, 800)
+    eventually(lambda: outstanding(engine) == 1 + 800)
+    let_go(1)
+    held.result(20)
+    assert all(isinstance(end, m.Done) for end in many.ends(800, 20))
+    bystander(engine).go_on()
+    assert engine.statistics().deaths == 0
+
+
+def test_a_worker_that_cannot_be_told_of_all_its_memory_is_replaced(peer, client, raw, run_folder):
+    """The engine has no descriptors to keep so many messages for it: it finds out amid a batch."""
+    owner = peer("own_with_few", run_folder, source("act"), 1024, 1024)
+    address, pid, (worker,) = owner.says()
+    engine = SimpleNamespace(address=address)
+    onlooker = client(engine)
+    held = onlooker.submit(row(Verb.WAIT, 1)[None])
+    started(1)
+    many = raw(engine)
+    _ask_from_a_segment_each(many, 800)
+    eventually(lambda: onlooker.statistics().requests.admitted == 1 + 800)
+    let_go(1)
+    held.result(20)
+    assert all(isinstance(end, m.Done) for end in many.ends(800, 20))
+    statistics = onlooker.statistics()
+    assert (statistics.pid, statistics.deaths) == (pid, 1)
+    assert statistics.workers[0].pid != worker
 
 
 def test_one_that_is_stopped_within_a_message_to_it(scene, raw):

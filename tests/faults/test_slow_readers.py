@@ -65,7 +65,7 @@ def test_when_an_engine_runs_out_of_descriptors_one_goes_and_others_are_served(
     peer, client, run_folder
 ):
     """Two are stopped; what is kept for both is more than the engine may have open."""
-    owner = peer("own_with_few", run_folder, source("inflate_when_let_go"), 1024)
+    owner = peer("own_with_few", run_folder, source(_ONLY), 1024, 64)
     address, pid, (worker,) = owner.says()
     engine = SimpleNamespace(address=address)
     asked = {550: peer("many", address, _ONLY, 550), 650: peer("many", address, _ONLY, 650)}

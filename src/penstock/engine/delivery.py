@@ -194,9 +194,12 @@ class Delivery:
         self._apart.close(client, part)
 
     def _send_done(self, client: ClientState, done: list[bytes]) -> None:
-        for first in range(0, len(done), _AT_ONCE):
-            self._send(client, wire.encode_done(done[first : first + _AT_ONCE]))
-        done.clear()
+        while len(done) > _AT_ONCE:
+            self._send(client, wire.encode_done(done[:_AT_ONCE]))
+            del done[:_AT_ONCE]
+        if done:
+            self._send(client, wire.encode_done(done))
+            done.clear()
 
     def _send(self, client: ClientState, data: bytes, descriptor: int = -1) -> None:
         if not self._effects.to_client(client.number, data, descriptor):

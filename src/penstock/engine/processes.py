@@ -12,6 +12,7 @@ from penstock import launch
 from penstock.transport.channel import Channel, pair
 
 _BACKLOG = 64 << 20
+_DESCRIPTORS = 1 << 16  # a batch may come with a segment a row, and the worker be busy with another
 
 
 class WorkerProcess:
@@ -39,7 +40,7 @@ class WorkerProcess:
         finally:
             theirs.close()
         self.index = index
-        self.channel = Channel(ours, _BACKLOG)
+        self.channel = Channel(ours, _BACKLOG, _DESCRIPTORS)
         self.broken = False  # it said something that is no message: nothing more is read
         try:
             self.pidfd = os.pidfd_open(self.popen.pid)

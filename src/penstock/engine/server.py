@@ -274,7 +274,10 @@ class Server:
             try:
                 process.channel.send(data, (descriptor,) if descriptor >= 0 else ())
             except Flooded as error:
-                self._core.health.kill(self._core.workers[worker], str(error))
+                log.warning("worker %d is killed: %s", worker, error)
+                process.broken = True  # the core sees its exit: just now it may be dispatching
+                self._poller.remove(process.channel.fileno())
+                process.kill()
                 return
             if process.channel.wants_write:
                 self._poller.watch_write(process.channel.fileno(), True)

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from penstock.transport.wire import MAX_MESSAGE
 
 MAX_DESCRIPTORS = 4
-_MOST_WAITING_DESCRIPTORS = 64
 _FULL = (errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS)
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 _FLAGS = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
@@ -51,10 +50,12 @@ class Stripped(Oversized):
 class Channel:
     """One end of a seqpacket connection. Not thread-safe; the owner brings the lock."""
 
-    def __init__(self, sock: socket.socket, backlog: int = 8 << 20) -> None:
+    def __init__(self, sock: socket.socket, backlog: int = 8 << 20, descriptors: int = 64) -> None:
+        """So many bytes, and descriptors, may wait for the other side to read."""
         sock.setblocking(False)
         self._sock = sock
         self._backlog = backlog
+        self._most_descriptors = descriptors
         self._waiting_bytes = 0
         self._waiting_descriptors = 0
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
@@ -77,7 +78,7 @@ class Channel:
         if self._waiting or not self._send_now(data, descriptors):
             if (
                 self._waiting_bytes + len(data) > self._backlog
-                or self._waiting_descriptors + len(descriptors) > _MOST_WAITING_DESCRIPTORS
+                or self._waiting_descriptors + len(descriptors) > self._most_descriptors
             ):
                 raise Flooded(f"{len(self._waiting)} messages wait for it to be read")
             try:
