@@ -277,7 +277,7 @@ class CoreMachine(RuleBasedStateMachine):
             say(client, m.AddSegment(7, 4096), lend(), lend())
         return self._expect_disconnect(client)
 
-    @precondition(lambda self: len(self.clients) > 1 or self.asked)
+    @precondition(lambda self: self.clients and (len(self.clients) > 1 or self.asked))
     @rule(data=st.data())
     def stop_reading(self, data: st.DataObject) -> None:
         self.room.effects.full.add(self._any_client(data))
