@@ -16,6 +16,7 @@ from penstock.train.launcher.job import Job
 from penstock.train.launcher.lines import Lines
 from penstock.train.launcher.pace import scaling
 from tests.conditions import is_alive, until
+from tests.signals import ignored
 from tests.train.launching import Launcher, ended
 
 
@@ -236,6 +237,21 @@ def test_told_to_end_it_ends_everything(launcher: Launcher, number: signal.Signa
     assert done.returncode == 130
     assert "interrupted; every process has ended" in done.stdout
     assert launcher.alive() == []
+
+
+def test_what_is_ignored_from_the_start_does_not_end_it(launcher: Launcher) -> None:
+    """As `nohup` ignores SIGHUP, and a shell SIGINT in the background."""
+    job = launcher.script("(HERE / 'began').touch(); await_file('go'); print('went well')")
+    with ignored(signal.SIGHUP, signal.SIGINT):
+        process = launcher.begin(job)
+    launcher.await_files("began")
+    supervisor = launch.children(process.pid)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        for pid in (process.pid, *supervisor):
+            os.kill(pid, number)
+    (launcher.place / "go").touch()
+    done = ended(process)
+    assert (done.returncode, "worker 0 │ went well" in done.stdout) == (0, True), done.stdout
 
 
 def test_told_twice_it_does_not_wait(launcher: Launcher) -> None:
