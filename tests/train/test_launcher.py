@@ -87,6 +87,36 @@ def test_a_crash_does_not_wait_for_the_scripts_threads(launcher: Launcher) -> No
     assert "not lost" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("leaves", "code", "said"),
+    [("sys.exit(3)", 3, ""), ("sys.exit('no data')", 1, "no data"), ("exit(-1)", 255, "")],
+)
+def test_a_script_that_ends_itself_does_not_wait_for_its_threads_either(
+    launcher: Launcher, leaves: str, code: int, said: str
+) -> None:
+    job = launcher.script(
+        "import threading\n"
+        "if INDEX == 1:\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    print('not lost')\n"
+        f"    {leaves}\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert done.returncode == 1
+    assert f"worker 1 failed first: it exited with code {code}" in done.stdout
+    assert "not lost" in done.stdout
+    assert said in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_script_that_ends_itself_well_has_not_failed(launcher: Launcher) -> None:
+    for leaves in ("sys.exit()", "sys.exit(0)"):
+        job = launcher.script(f"import atexit; atexit.register(print, 'at exit'); {leaves}\n")
+        done = launcher.run(job, "--workers", 2)
+        assert (done.returncode, done.stdout.count("at exit")) == (0, 2), done.stdout
+
+
 def test_a_crash_ends_the_rest_and_is_told_last(launcher: Launcher) -> None:
     job = launcher.script(
         "if INDEX == 1:\n"
