@@ -2,7 +2,7 @@
 
 In a terminal, Ctrl-C reaches this process alone: the supervisor has a session of its own. The first
 signal asks all tasks to end, the second kills them, the third kills the supervisor, too. What was ignored
-when the command began is not waited for, so that `nohup` and a shell's background do what they are for.
+when the command began is not waited for: so `nohup` and a shell's background do what they are for.
 """
 
 from __future__ import annotations
