@@ -221,9 +221,15 @@ def _lost_servers(found: Cluster) -> Iterator[None]:
 
 def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None:
     from penstock.train.running import _check as check_model
+    from penstock.train.running import overwrites
     from penstock.train.scaling import needs_scale
 
     check_model(model, validated)
+    if overwrites(model):
+        raise ConfigError(
+            "the optimizer has an ema_overwrite_frequency, which breaks with parameter servers: "
+            "leave it out"
+        )
     if needs_scale(model) or options.precision == "mixed_float16":
         raise ConfigError(
             "mixed_float16 needs one loss scale for all steps, which asynchronous steps have not: "
