@@ -1,8 +1,8 @@
 """The command's side: it starts the supervisor, passes signals on, and outlives it.
 
 In a terminal, Ctrl-C reaches this process alone: the supervisor has a session of its own. The first
-signal asks all tasks to end, the second kills them, the third kills the supervisor, too. What was ignored
-when the command began is not waited for: so `nohup` and a shell's background do what they are for.
+signal asks all tasks to end, the second kills them, the third kills the supervisor, too. What was
+ignored when the command began is not waited for: `nohup` and a shell's background stand.
 """
 
 from __future__ import annotations
