@@ -29,6 +29,7 @@ def batches_feed(
     `own`: a step takes as many rows as the first of them has.
     """
     numbered = indexed(x, seed)
+    begin: Callable[[int], Iterator[Any]]
     if numbered is not None:
         begin, first = numbered.begin, numbered.first
     else:

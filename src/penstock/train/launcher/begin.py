@@ -48,13 +48,13 @@ def main() -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         _leave(1)
     except SystemExit as end:
-        code = _code_of(end)
-        if code == 0:
+        status = _status_of(end)
+        if status == 0:
             raise
-        _leave(code)
+        _leave(status)
 
 
-def _code_of(end: SystemExit) -> int:
+def _status_of(end: SystemExit) -> int:
     """As Python has it: a number, or 1 for what is to be told in its place."""
     if end.code is None or isinstance(end.code, int):
         return (end.code or 0) & 0xFF
@@ -63,12 +63,12 @@ def _code_of(end: SystemExit) -> int:
     return 1
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(status: int) -> NoReturn:
     """At once: Python would wait for the script's threads, and the other tasks for this one."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(code)
+    os._exit(status)
 
 
 def _join_first(load: Callable[[], None], context: Any) -> None:
