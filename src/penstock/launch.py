@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,12 @@ def read_settings(arguments: list[str]) -> tuple[str, dict[str, int]]:
     for descriptor in data["descriptors"].values():
         os.set_inheritable(descriptor, False)
     return data["settings"], data["descriptors"]
+
+
+def heeded(signals: Iterable[signal.Signals]) -> set[signal.Signals]:
+    """Those of them that whoever started this process has not told it to ignore: `nohup` does that
+    with SIGHUP, a shell with SIGINT in the background."""
+    return {number for number in signals if signal.getsignal(number) is not signal.SIG_IGN}
 
 
 def adopt_orphans() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from tests.conditions import is_alive, until
+from tests.signals import ignored
 
 LIMIT = 40
 
@@ -56,6 +57,20 @@ def test_a_signal_ends_it_well(shop, begin, number):
     assert "Traceback" not in log
     assert not is_alive(up["pid"])
     assert list(shop.folder.iterdir()) == []
+
+
+def test_what_is_ignored_from_the_start_does_not_end_it(shop, begin):
+    """As a shell ignores Ctrl-C for what it runs in the background."""
+    with ignored(signal.SIGINT):
+        process = begin("shop:double", "--json")
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    with penstock.connect("double", folder=str(shop.folder)) as client:
+        # A request to end reaches the engine before this does, or closes the folder's entry.
+        assert client.predict(np.ones(1)).tolist() == [2]
+    assert shop.json("ps")[0]["state"] == "ready"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT) == 0
 
 
 def test_a_signal_lets_it_finish_its_work(shop, begin):

@@ -16,6 +16,7 @@ from penstock.train.launcher.job import Job
 from penstock.train.launcher.lines import Lines
 from penstock.train.launcher.pace import scaling
 from tests.conditions import is_alive, until
+from tests.signals import ignored
 from tests.train.launching import Launcher, ended
 
 
@@ -84,6 +85,36 @@ def test_a_crash_does_not_wait_for_the_scripts_threads(launcher: Launcher) -> No
     assert done.returncode == 1
     assert "worker 1 failed first: ValueError: row 7 is bad" in done.stdout
     assert "not lost" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("leaves", "code", "said"),
+    [("sys.exit(3)", 3, ""), ("sys.exit('no data')", 1, "no data"), ("exit(-1)", 255, "")],
+)
+def test_a_script_that_ends_itself_does_not_wait_for_its_threads_either(
+    launcher: Launcher, leaves: str, code: int, said: str
+) -> None:
+    job = launcher.script(
+        "import threading\n"
+        "if INDEX == 1:\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    print('not lost')\n"
+        f"    {leaves}\n"
+        "for_ever()\n"
+    )
+    done = launcher.run(job, "--workers", 2)
+    assert done.returncode == 1
+    assert f"worker 1 failed first: it exited with code {code}" in done.stdout
+    assert "not lost" in done.stdout
+    assert said in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_script_that_ends_itself_well_has_not_failed(launcher: Launcher) -> None:
+    for leaves in ("sys.exit()", "sys.exit(0)"):
+        job = launcher.script(f"import atexit; atexit.register(print, 'at exit'); {leaves}\n")
+        done = launcher.run(job, "--workers", 2)
+        assert (done.returncode, done.stdout.count("at exit")) == (0, 2), done.stdout
 
 
 def test_a_crash_ends_the_rest_and_is_told_last(launcher: Launcher) -> None:
@@ -236,6 +267,21 @@ def test_told_to_end_it_ends_everything(launcher: Launcher, number: signal.Signa
     assert done.returncode == 130
     assert "interrupted; every process has ended" in done.stdout
     assert launcher.alive() == []
+
+
+def test_what_is_ignored_from_the_start_does_not_end_it(launcher: Launcher) -> None:
+    """As `nohup` ignores SIGHUP, and a shell SIGINT in the background."""
+    job = launcher.script("(HERE / 'began').touch(); await_file('go'); print('went well')")
+    with ignored(signal.SIGHUP, signal.SIGINT):
+        process = launcher.begin(job)
+    launcher.await_files("began")
+    supervisor = launch.children(process.pid)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        for pid in (process.pid, *supervisor):
+            os.kill(pid, number)
+    (launcher.place / "go").touch()
+    done = ended(process)
+    assert (done.returncode, "worker 0 │ went well" in done.stdout) == (0, True), done.stdout
 
 
 def test_told_twice_it_does_not_wait(launcher: Launcher) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from penstock.train.launcher.ports import free_ports
 from tests.train.launching import Launcher
 
 pytestmark = pytest.mark.timeout(120)
@@ -105,3 +108,34 @@ def test_how_long_workers_wait_for_each_other_is_said_to_the_command(tmp_path: P
     launcher.close()
     assert done.returncode == 1
     assert "worker 0 of 2 has waited 2 s in vain for the others to come" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("servers", "at", "who"), [(0, 2, "worker 1"), (1, 1, "chief"), (1, 2, "ps 0")]
+)
+def test_a_port_that_is_taken_is_named(tmp_path: Path, servers: int, at: int, who: str) -> None:
+    """Of a job whose addresses are given: TensorFlow would name neither port nor address."""
+    launcher = Launcher(tmp_path)
+    job = launcher.script(JOB)
+    ports = row_of_ports(4)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[at]))
+        taken.listen()
+        nodes = f"127.0.0.1:{ports[0]}"
+        done = launcher.run(job, "--workers", 2 - servers, "--ps", servers, "--nodes", nodes)
+    launcher.close()
+    assert done.returncode == 1
+    failed = next(line for line in done.stdout.splitlines() if "failed first" in line)
+    assert f"{who} failed first: penstock.errors.TrainingError: " in failed
+    assert f"127.0.0.1:{ports[at]}, and cannot: Address already in use" in failed
+
+
+def row_of_ports(count: int) -> list[int]:
+    """Free ones, one after the other."""
+    for first in free_ports(20):
+        row = [*range(first, first + count)]
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            for port in row:
+                held.enter_context(socket.socket()).bind(("0.0.0.0", port))
+            return row
+    raise AssertionError("no row of free ports")

@@ -125,11 +125,20 @@ try:
     penstock.train.fit(build, x, y, verbose=0, validation_data=(x, y, y, y))
 except ValueError as error:
     refused = f"{type(error).__name__}: {error}"
+def averaging():
+    model = build()
+    averages = keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)
+    model.compile(averages, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+try:
+    fit(averaging, epochs=1)
+except Exception as error:
+    averaged = f"{type(error).__name__}: {error}"
 try:
     penstock.train.fit(build, np.where(x > 1.5, np.nan, x), y, batch_size=32, verbose=0)
 except penstock.errors.TrainingError as error:
     spoilt = str(error)
-told = {"refused": refused, "spoilt": spoilt, "apart": apart,
+told = {"refused": refused, "averaged": averaged, "spoilt": spoilt, "apart": apart,
         "history": plain.history, "report": plain.report,
         "shards": [plain.report["shard"], read.report["shard"]], "heard": heard,
         "vectors": vectors["f1_score"], "outputs": outputs,
@@ -143,6 +152,7 @@ told = {"refused": refused, "spoilt": spoilt, "apart": apart,
     assert all(apart < 2e-6 for apart in told["apart"].values()), told["apart"]
     assert told["refused"].startswith("InputError: expected validation_data of (x, y)")
     assert told["refused"].endswith("got 4 parts")
+    assert told["averaged"].startswith("ConfigError: the optimizer has an ema_overwrite_frequency")
     assert sorted(told["history"]) == ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert told["history"]["val_loss"][-1] == pytest.approx(told["evaluated"]["loss"], rel=1e-5)
     assert told["history"]["val_accuracy"][-1] == pytest.approx(told["evaluated"]["accuracy"])

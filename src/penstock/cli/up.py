@@ -175,6 +175,8 @@ def _workers(address: Path) -> int:
 
 def _stay(models: tuple[Model, ...], config: EngineConfig, log: Path | None, as_json: bool) -> int:
     """Start the engine, wait for its end or for a signal; returns the exit code."""
+    from penstock import launch
+
     began = time.monotonic()
     owner = os.pidfd_open(os.getpid())
     try:
@@ -183,7 +185,8 @@ def _stay(models: tuple[Model, ...], config: EngineConfig, log: Path | None, as_
             _opened(log) if log else contextlib.nullcontext(sys.stderr) as file,
         ):
             process = _start(models, config, owner, file, as_json, log)
-            with _blocked({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) as signals:
+            ending = launch.heeded((signal.SIGTERM, signal.SIGINT))
+            with _blocked({*ending, signal.SIGCHLD}) as signals:
                 seconds = time.monotonic() - began
                 _tell_ready(config, models, process.pid, log, seconds, as_json)
                 _wait_end(process, signals)
@@ -193,8 +196,6 @@ def _stay(models: tuple[Model, ...], config: EngineConfig, log: Path | None, as_
         os.close(owner)
     if process.returncode == 0:
         return 0
-    from penstock import launch
-
     raise EngineClosed(f"the engine {config.name!r} died: {launch.exit_text(process.returncode)}")
 
 

@@ -263,7 +263,8 @@ class Coordinated:
         options = self._options
         check_epochs(parts[0], options.validations)
         size = options.validation_batch_size or self._batch_size
-        rows = self._rows(parts, self._feed(parts, size, training=False), "validation")
+        feed = self._feed(parts, size, training=False)
+        rows = self._rows(parts, feed, "validation")
 
         def counted(x: Any, y: Any, weight: Any, count: Any) -> Any:
             with losses_at_once(self._model, count):
@@ -303,6 +304,7 @@ class Coordinated:
                 self._handed.hand_out(function, rows.arguments([piece]))
                 listeners.tell("test_batch_end", step, Logs(so_far))
             self._handed.join()
+            feed.ended(0)
             check_some(step, "validate")
 
         def validate() -> dict[str, float]:

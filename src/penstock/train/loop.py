@@ -239,6 +239,8 @@ class Loop:
         self.seconds["train"] += time.monotonic() - began
         self._refuse_nan(logs.get("loss", 0.0))
         self._refuse_nan_weights(found)
+        if not run.model.stop_training:  # in its middle, as far as is known
+            run.feed.ended(self.at.epoch)
         if validates:
             logs.update({f"val_{name}": value for name, value in self._validated().items()})
             self._begin_next()  # not before: it would take memory from validation

@@ -122,6 +122,7 @@ class Reader:
         pieces = stream.step(asked.micros)
         if not pieces:
             del self._open[asked, part]
+            self._part(asked, part).feed.ended(epoch)
             return _nothing(asked, part, over=True)
         rows = sum(int(count) for *_, count in pieces)
         return [np.int64(part), np.int64(rows), np.int64(0), b"", *itertools.chain(*pieces)]

@@ -154,9 +154,14 @@ def _check(model: Any, validated: bool) -> None:
         )
 
 
-def _check_replicas(model: Any, where: Place) -> None:
+def overwrites(model: Any) -> bool:
+    """Whether its optimizer puts the averages in the weights' place, every so many steps."""
     optimizer = optimizer_of(model)
-    if where.replicas > 1 and optimizer.use_ema and optimizer.ema_overwrite_frequency:
+    return bool(optimizer.use_ema and optimizer.ema_overwrite_frequency)
+
+
+def _check_replicas(model: Any, where: Place) -> None:
+    if where.replicas > 1 and overwrites(model):
         raise ConfigError(
             "the optimizer has an ema_overwrite_frequency, which breaks where there are several "
             f"replicas (here {where.replicas}): leave it out, and use the callback SwapEMAWeights"

@@ -30,6 +30,7 @@ from penstock.model.runtime import keras, tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
 from penstock.train.history import History
+from penstock.train.launcher.ports import check_free
 from penstock.train.leaving import never_freed
 from penstock.train.nodes import check_address
 from penstock.train.options import Options
@@ -100,6 +101,7 @@ def joined(found: Cluster, timeout: float) -> Any:
     if found.role != "chief":
         serve(found, timeout)
     if not _joined:
+        check_free(found.address)
         _await(found, timeout)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(found.tasks()), task_type="chief", task_id=0, rpc_layer="grpc"
@@ -114,6 +116,7 @@ def listen(found: Cluster) -> Reader:
     if _listening:
         return _listening[0][1]
     os.environ.setdefault(*_PATIENT)
+    check_free(found.address)
     config = tf.compat.v1.ConfigProto()
     # Each worker may hold a thread of every other task while it waits for it.
     config.inter_op_parallelism_threads = max(os.cpu_count() or 1, found.size + 1)
@@ -218,9 +221,15 @@ def _lost_servers(found: Cluster) -> Iterator[None]:
 
 def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None:
     from penstock.train.running import _check as check_model
+    from penstock.train.running import overwrites
     from penstock.train.scaling import needs_scale
 
     check_model(model, validated)
+    if overwrites(model):
+        raise ConfigError(
+            "the optimizer has an ema_overwrite_frequency, which breaks with parameter servers: "
+            "leave it out"
+        )
     if needs_scale(model) or options.precision == "mixed_float16":
         raise ConfigError(
             "mixed_float16 needs one loss scale for all steps, which asynchronous steps have not: "

@@ -31,6 +31,7 @@ from penstock.errors import ConfigError, WorkerLost
 from penstock.model.runtime import tf
 from penstock.train import cluster as clusters
 from penstock.train.cluster import Cluster
+from penstock.train.launcher.ports import check_free
 from penstock.train.options import TIMEOUT, waited
 
 
@@ -233,6 +234,7 @@ def _join(found: Cluster, reduce: str, pack_bytes: int, timeout: float) -> Any:
         timeout_seconds=timeout,
         implementation=_between_processes(reduce),
     )
+    _check_free(found)
     late = _allow_late(found)
     began = time.monotonic()
     log = logging.getLogger("absl")
@@ -247,6 +249,16 @@ def _join(found: Cluster, reduce: str, pack_bytes: int, timeout: float) -> Any:
         raise _alone(found, time.monotonic() - began, [found.chief or found.workers[0]]) from error
     finally:
         log.setLevel(level)
+
+
+def _check_free(found: Cluster) -> None:
+    """Unless this process itself listens there: the script may have made a strategy of its own."""
+    from tensorflow.python.eager import context
+
+    of_process = context.context()
+    names = ("_server_def", "_collective_ops_server_def")
+    if all(getattr(of_process, name, None) is None for name in names):
+        check_free(found.address)
 
 
 def await_others(found: Cluster, timeout: float) -> None:

@@ -49,6 +49,7 @@ class Validation:
         while not self._run_through():
             pass
         losses = self._losses.of_all(self._place)
+        self._feed.ended(0)
         check_some(losses[:, 1].sum(), "validate")
         logs = self._results(self._step.counted(), losses)
         self._listeners.tell("test_end", logs)

@@ -11,6 +11,7 @@
 - `parts`: data of which each worker reads its own part, for parameter servers; `orders`: what is
   shuffled, in the order of an epoch as often as one likes
 - `sources`: what `penstock.data` opens; `batches`: Python's generators; both by way of `datasets`
+- `indexed`: batches that are read by number, and hear of epochs
 - `mixing`: which rows of a source come in which batch, and what each worker reads of them; pure
 
 TensorFlow is imported where a data set is made.

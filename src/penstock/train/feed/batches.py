@@ -1,17 +1,17 @@
-"""Batches from Python: generators, functions that make them, `PyDataset`s, other iterables."""
+"""Batches from Python: generators, functions that make them, `PyDataset`s (`indexed`), other
+iterables."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from penstock.errors import InputError
 from penstock.train.feed.datasets import DatasetFeed
 from penstock.train.feed.feed import Share
+from penstock.train.feed.indexed import indexed
 from penstock.train.feed.tree import Array, leaves, packed, tree_of
 
 _ROLES = ("x", "y", "sample_weight")
@@ -28,18 +28,22 @@ def batches_feed(
 
     `own`: a step takes as many rows as the first of them has.
     """
-    begin = _once(x) if isinstance(x, Iterator) else _begun_again(x, seed)
-    first = next(begin(0), None)
+    numbered = indexed(x, seed)
+    begin: Callable[[int], Iterator[Any]]
+    if numbered is not None:
+        begin, first = numbered.begin, numbered.first
+    else:
+        begin = _once(x) if isinstance(x, Iterator) else _begun_again(x)
+        first = next(begin(0), None)
     if first is None:
         raise InputError("expected at least one batch to train on, got none")
     if isinstance(x, Iterator):
         begin = _once(itertools.chain([first], x))
 
-    like = x[0] if own and _is_indexed(x) else first  # in another order the last may come first
-    size = len(flat(_example(like))[0])
+    size = len(flat(_example(first))[0])
     if own:
         share = dataclasses.replace(share, batch_size=size)
-    likely = len(x) * size if _is_indexed(x) and shard != "off" else None
+    likely = numbered.count * size if numbered is not None and shard != "off" else None
 
     def batches(epoch: int, start: int) -> Iterator[list[Array]]:
         for batch in begin(epoch):
@@ -50,7 +54,8 @@ def batches_feed(
                 yield [part[skipped:] for part in parts]
 
     read = reading(batches, _example(first))
-    return DatasetFeed(share, policy_of(shard), read, likely_rows=likely)
+    ends = None if numbered is None else numbered.ended
+    return DatasetFeed(share, policy_of(shard), read, likely_rows=likely, ends=ends)
 
 
 def check_epochs(x: Any, times: int) -> None:
@@ -121,23 +126,5 @@ def _once(batches: Iterator[Any]) -> Callable[[int], Iterator[Any]]:
     return begin
 
 
-def _begun_again(x: Any, seed: int | None) -> Callable[[int], Iterator[Any]]:
-    ended = 0
-
-    def begin(epoch: int) -> Iterator[Any]:
-        nonlocal ended
-        if not _is_indexed(x):
-            return iter(x() if callable(x) else x)
-        for _ in range(ended, epoch):
-            getattr(x, "on_epoch_end", lambda: None)()
-        ended = max(ended, epoch)
-        order: Iterable[Any] = range(len(x))
-        if seed is not None:
-            order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(x))
-        return (x[int(at)] for at in order)
-
-    return begin
-
-
-def _is_indexed(x: Any) -> bool:
-    return hasattr(x, "__getitem__") and hasattr(x, "__len__")
+def _begun_again(x: Any) -> Callable[[int], Iterator[Any]]:
+    return lambda _epoch: iter(x() if callable(x) else x)

@@ -50,6 +50,7 @@ class DatasetFeed(Feed):
     read: Read
     count: int | None = None
     likely_rows: int | None = None  # if all batches that were given are whole
+    ends: Callable[[int], None] | None = None  # told which epoch is over
 
     @property
     def likely_steps(self) -> int | None:
@@ -83,6 +84,11 @@ class DatasetFeed(Feed):
             assert self.steps is not None
             made = then_padding(made).take((self.steps - start_step) * share.elements)
         return made_ready(made, share)
+
+    def ended(self, epoch: int) -> None:
+        """Whoever gave it may want to know."""
+        if self.ends is not None:
+            self.ends(epoch)
 
     @property
     def _reads_all(self) -> bool:

@@ -114,6 +114,12 @@ class Feed(abc.ABC):
         `every`: of so many steps the first alone.
         """
 
+    def ended(self, epoch: int) -> None:  # noqa: B027
+        """All of that epoch was taken, and the device is done with it; callbacks do not know yet.
+
+        Nothing here; a feed whose epoch is begun ahead must not mind.
+        """
+
     @property
     def steps(self) -> int | None:
         """Steps an epoch; `None` where only reading tells."""

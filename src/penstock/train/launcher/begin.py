@@ -46,15 +46,29 @@ def main() -> None:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # without this file's frame
         sys.excepthook(type(error), error, error.__traceback__)
-        _leave()
+        _leave(1)
+    except SystemExit as end:
+        status = _status_of(end)
+        if status == 0:
+            raise
+        _leave(status)
 
 
-def _leave() -> NoReturn:
+def _status_of(end: SystemExit) -> int:
+    """As Python has it: a number, or 1 for what is to be told in its place."""
+    if end.code is None or isinstance(end.code, int):
+        return (end.code or 0) & 0xFF
+    with contextlib.suppress(OSError, ValueError):
+        print(end.code, file=sys.stderr)
+    return 1
+
+
+def _leave(status: int) -> NoReturn:
     """At once: Python would wait for the script's threads, and the other tasks for this one."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(1)
+    os._exit(status)
 
 
 def _join_first(load: Callable[[], None], context: Any) -> None:

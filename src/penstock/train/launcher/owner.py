@@ -1,7 +1,8 @@
 """The command's side: it starts the supervisor, passes signals on, and outlives it.
 
 In a terminal, Ctrl-C reaches this process alone: the supervisor has a session of its own. The first
-signal asks all tasks to end, the second kills them, the third kills the supervisor, too.
+signal asks all tasks to end, the second kills them, the third kills the supervisor, too. What was
+ignored when the command began is not waited for: `nohup` and a shell's background stand.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from penstock import launch
 from penstock.errors import WorkerLost
 from penstock.train.launcher.job import Job
 
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(job: Job) -> int:
     """Run the job to its end; returns the exit code. Nothing is left behind."""
     launch.adopt_orphans()
-    waited = {*_ENDING, signal.SIGCHLD}
+    # A signal that is ignored and blocked is kept: whoever waits for it gets it all the same.
+    waited = {*launch.heeded(_ENDING), signal.SIGCHLD}
     owner = os.pidfd_open(os.getpid())
     try:
         supervisor = launch.start(

@@ -10,6 +10,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from penstock import launch
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -26,7 +28,7 @@ class Watch:
         self._theirs = theirs
         for end in (self._ours, theirs):
             end.setblocking(False)
-        for number in _SIGNALS:
+        for number in {signal.SIGTERM, *launch.heeded(_SIGNALS)}:  # the first is the owner's word
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
         self.add(self._ours, self._signalled)
