@@ -212,9 +212,13 @@ class Window:
 
 
 def mapped(function: Callable[[Any], Any], columns: dict[str, Array]) -> dict[str, Array]:
-    """What a function makes of outputs. Raises `InputError` unless it gives as many rows."""
+    """What a function makes of outputs. Raises `InputError` unless it gives as many rows.
+
+    It gets copies, which it may change: if it raises then, it is called again, on the same values.
+    """
     rows = len(next(iter(columns.values())))
-    made = function(columns[""] if set(columns) == {""} else columns)
+    copies = {name: column.copy() for name, column in columns.items()}
+    made = function(copies[""] if set(copies) == {""} else copies)
     found = made if isinstance(made, dict) else {"": made}
     named = {str(name): np.asarray(column) for name, column in found.items()}
     for name, column in named.items():
