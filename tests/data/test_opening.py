@@ -274,3 +274,30 @@ def test_only_the_arrays_that_are_chosen_must_be_rows(tmp_path: Path, name: str)
     assert chosen.keys.tolist() == ["a", "b", "c"]
     with pytest.raises(InputError, match="column 'notes': expected numbers or texts, got a dict"):
         open_source(given)
+
+
+def test_what_is_no_text_among_texts_fails_its_row() -> None:
+    texts = np.array([f"t{row}" for row in range(300)], object)
+    texts[[150, 200]] = None, 3.5
+    source = open_source({"x": np.arange(300), "t": texts, "k": np.roll(texts, 1)}, key="k")
+    chunk = source.read(100, 300)
+    told = [(failure.row, failure.key, failure.kind) for failure in chunk.failures]
+    assert told == [
+        (150, "t149", "null"),
+        (151, "#151", "null"),
+        (200, "t199", "type"),
+        (201, "#201", "type"),
+    ]
+    assert chunk.failures[0].message == "'t': expected string, got nothing"
+    assert chunk.columns["t"][[49, 50, 51]].tolist() == ["t149", "", "t151"]
+    narrow = source.only({"x"}).read(100, 300)
+    assert [failure.row for failure in narrow.failures] == [151, 201]
+    assert list(narrow.columns) == ["x"]
+    for key in (None, "x"):
+        unnamed = open_source({"x": np.arange(300), "t": texts}, key=key)
+        assert [failure.row for failure in unnamed.read(0, 300).failures] == [150, 200]
+        assert not unnamed.only({"x"}).read(0, 300).failures
+    pairs = np.stack([texts, texts[::-1]], 1)
+    assert {failure.row for failure in open_source(pairs).read(0, 300).failures} == {
+        99, 149, 150, 200,
+    }  # fmt: skip

@@ -89,6 +89,35 @@ def best_of_positive(y):
     return y
 
 
+def one_more(outputs):
+    """For `map`: changes what it is given, and only then raises, because of one row."""
+    outputs["total"] += 1
+    if (outputs["total"] > 20).any():
+        raise ValueError("too large")
+    return {"total": outputs.pop("total")}
+
+
+def whole_or_not(y):
+    """For `map`: whole numbers, or fractions for what is large."""
+    first = y[:, 0]
+    return {"level": (first / 2 if first.min() > 40 else first.astype(int) // 2)}
+
+
+def numbers_or_texts(y):
+    first = y[:, 0]
+    return {"level": first.astype(str) if first.min() > 40 else first}
+
+
+def names_of_all_widths(y):
+    """For `map`: texts as numpy has them, of batches' own widths, or as objects."""
+    found = np.array(["x" * int(value) for value in y[:, 0]])
+    return {"name": found if y[0, 0] % 3 else found.astype(object)}
+
+
+def masked(y):
+    return {"y": np.ma.masked_greater(y[:, 0], 60)}
+
+
 def rows():
     """A stream of rows, of unknown length."""
     for number in range(1000):

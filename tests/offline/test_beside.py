@@ -119,3 +119,16 @@ def test_columns_beside_images_are_read_only_where_they_are_kept(place):
     assert np.load("y.keys.npy").tolist() == list(range(30))
     report = penstock.predict(model("scores"), "t.parquet", "z.jsonl", keep="name", **options)
     assert (report.written, report.failed) == (20, 10)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_text_of_a_table_that_is_none_fails_its_row(engine, place, suffix):
+    texts = np.array([f"t{row}" for row in range(300)], object)
+    texts[200] = None
+    table = {"x": np.arange(900.0).reshape(-1, 3), "t": texts}
+    kept = penstock.predict("scores", table, f"y.{suffix}", inputs="x", keep="t", engine=engine)
+    assert (kept.written, kept.kinds) == (299, {"null": 1})
+    keyed = penstock.predict("scores", table, f"k.{suffix}", key="t", engine=engine)
+    assert (keyed.written, keyed.first) == (299, "#200: 't': expected string, got nothing")
+    neither = penstock.predict("scores", table, f"n.{suffix}", inputs="x", engine=engine)
+    assert (neither.written, neither.failed) == (300, 0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +61,25 @@ def test_contiguous_shards_begin_with_a_whole_batch(batch, rows, count):
     ]
     assert [row for shard in shards for row in shard] == list(range(rows))
     assert all(shard.start % batch == 0 for shard in shards if len(shard))
+
+
+@pytest.mark.parametrize("text", ["short", "long"])
+@pytest.mark.parametrize("count", [2, 16, 17, 64, 1000])
+def test_rows_of_a_group_are_read_with_those_between_unless_these_are_large(tmp_path, text, count):
+    rows, long = (20_000, 0) if text == "short" else (60, 600_000)
+    texts = pa.array([f"{row}" for row in range(rows)])
+    texts = pa.array(["x" * long] * rows) if long else texts
+    pq.write_table(pa.table({"n": np.arange(rows), "t": texts}), tmp_path / "t.parquet")
+    source = open_source(tmp_path / "t.parquet")
+    reads, read = [], source.read
+    source.read = lambda start, stop: (reads.append(stop - start), read(start, stop))[1]
+    wanted = np.arange(1, rows, count)[:200]
+    chunk, numbers = Selection(wanted).read(source, 0, len(wanted))
+    assert chunk.columns["n"].tolist() == numbers.tolist() == wanted.tolist()
+    if long:
+        assert len(reads) == len(wanted) + 1, "each by itself, and the first to see how large"
+    else:
+        assert len(reads) == 2
 
 
 @given(data=st.data())

@@ -265,6 +265,15 @@ def test_rows_on_which_that_function_raises_fail_alone(engine, place):
     assert np.array_equal(np.load("y.npy"), functions.scores(x)[10:])
 
 
+def test_a_function_that_changes_what_it_is_given_is_called_again_on_the_same(engine, place):
+    x = np.arange(32, dtype=np.float32)[:, None]
+    report = penstock.predict(
+        "named", x, "y.npy", engine=engine, map=model("one_more"), max_errors=-1
+    )
+    assert (report.written, report.kinds) == (20, {"map": 12})
+    assert np.load("y.npy").tolist() == list(range(1, 21))
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".npy", ".csv"])
 @pytest.mark.parametrize("shards", ["", "contiguous", "strided"])
 def test_large_outputs_are_written_in_pieces_of_a_part(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from penstock.offline.report import JobReport, shares_of
 from penstock.offline.stages import Stages, limiting, since, total
 from tests.data.pictures import scene
 from tests.offline.conftest import model
+from tests.offline.jobs import begin
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,24 @@ def test_the_first_failure_is_told(x, engine, place):
         penstock.predict("picky", "x.npy", "z.npy", engine=engine, max_errors=0)
     (note,) = caught.value.__notes__
     assert note == "the first row that failed: 7: ValueError: a negative row"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_names_that_are_no_text_are_told_all_the_same(place, encoding):
+    (place / "bilder ä").mkdir()
+    scene(20, 10).save("bilder ä/1.png")
+    Path("bilder ä/4\udcfe.png").write_text("no image")
+    job = begin(
+        model("scores"), "bilder ä", "--out", "ä\udcff.jsonl", "--size", 6, "--report", "r.html",
+        PYTHONIOENCODING=encoding,
+    )  # fmt: skip
+    out, told = job.communicate(timeout=50)
+    assert (job.returncode, told) == (3, "")
+    assert "/4\\udcfe.png" in out
+    assert "\\udcff.jsonl" in out
+    html = Path("r.html").read_text(encoding="utf-8")
+    assert "bilder ä/4\\udcfe.png" in html
+    assert "ä\\udcff.jsonl" in html
 
 
 @pytest.mark.parametrize("kind", ["arrays", "images"])

@@ -91,6 +91,12 @@ def folder_option() -> Callable[[Decorated], Decorated]:
     )
 
 
+def print_text(text: str) -> None:
+    """Lines on stdout; what its encoding has no place for, as escapes."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def print_json(value: Any) -> None:
     """One JSON value on stdout."""
     click.echo(json.dumps(value, indent=2))

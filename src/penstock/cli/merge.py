@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from penstock.cli.command import Command, json_option, print_json
+from penstock.cli.command import Command, json_option, print_json, print_text
 from penstock.cli.predict import ROWS_FAILED
 
 
@@ -26,8 +26,8 @@ def merge(out: str, work: str, restart: bool, as_json: bool) -> None:
         print_json(dataclasses.asdict(done))
     else:
         rows = count_of(done.written)
-        click.echo(f"{rows} of {done.shards} shards written to {done.out}")
+        print_text(f"{rows} of {done.shards} shards written to {done.out}")
         if done.failed:
-            click.echo(f"{count_of(done.failed)} failed, in {done.errors}")
+            print_text(f"{count_of(done.failed)} failed, in {done.errors}")
     if done.failed:
         sys.exit(ROWS_FAILED)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.command import Command, json_option, print_json, terminating_as_interrupt
+from penstock.cli.command import (
+    Command,
+    json_option,
+    print_json,
+    print_text,
+    terminating_as_interrupt,
+)
 from penstock.cli.flags import settings_flags
 from penstock.cli.quantities import duration
 from penstock.config import EngineConfig, Model
@@ -127,7 +133,7 @@ def predict(
     if as_json:
         print_json(done.to_json())
     else:
-        click.echo(str(done))
+        print_text(str(done))
     if report is not None:
         try:
             done.page(report)

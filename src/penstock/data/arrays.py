@@ -13,14 +13,14 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
-from penstock.data.chunk import Array, Chunk
-from penstock.data.features import Features, chosen, native, spec_of
+from penstock.data.chunk import Array, Chunk, Fault
+from penstock.data.features import Features, chosen, native, spec_of, stack
 from penstock.data.files import is_local, open_binary
 from penstock.data.joined import ROW_KEY, Block, check_key, key_array
 from penstock.data.source import Source, bounds, chunk_of, digest
@@ -29,7 +29,10 @@ from penstock.spec import Signature, refuse_mask
 
 
 class Arrays(Source):
-    """One array, or several of as many rows, in memory."""
+    """One array, or several of as many rows, in memory.
+
+    What is no text among texts is refused where it is found at once, and else fails its row.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,13 @@ class Arrays(Source):
         counts = {name: len(array) for name, array in self._arrays.items()}
         self._rows = _same_rows(counts, "the arrays")
         self._keys: Array = np.arange(self._rows)
+        self._key = ""
         if key not in (None, ROW_KEY):
             every = self._arrays | {
                 name: _loaded(given[name], name) for name in given if name == key
             }
             check_key(key or "", tuple(spec_of(array, name) for name, array in every.items()))
-            self._keys = key_array(every[key or ""])
+            self._keys, self._key = key_array(every[key or ""]), key or ""
 
     @property
     def rows(self) -> int:
@@ -66,8 +70,21 @@ class Arrays(Source):
     def read(self, start: int, stop: int, out: Mapping[str, Array] | None = None) -> Chunk:
         """Views of the arrays."""
         start, stop = bounds(start, stop, self._rows)
-        columns = {name: array[start:stop] for name, array in self._arrays.items()}
-        return chunk_of(start, columns, self._keys[start:stop], {}, out)
+        faults: dict[int, Fault] = {}
+        columns = {
+            name: _texts(array[start:stop], name, faults) for name, array in self._arrays.items()
+        }
+        nameless: dict[int, Fault] = {}
+        keys = _texts(self._keys[start:stop], self._key, nameless)
+        return chunk_of(start, columns, keys, nameless | faults, out, nameless)
+
+    def only(self, names: Collection[str]) -> Source:
+        """These arrays."""
+        kept = {name: array for name, array in self._arrays.items() if name in names}
+        if len(kept) == len(self._arrays):
+            return self
+        signature = tuple(spec for spec in self._signature if spec.name in kept)
+        return self._narrowed(names, _arrays=kept, _signature=signature)
 
     def fingerprint(self) -> str:
         """Of every byte: there is no time of writing to go by."""
@@ -160,6 +177,13 @@ def _loaded(value: Any, name: str) -> Array:
         if stacked.dtype.kind in "biufc":
             return stacked
     raise InputError(f"{label}: expected numbers or texts, got a {type(strange[0]).__name__}")
+
+
+def _texts(rows: Array, name: str, faults: dict[int, Fault]) -> Array:
+    """The rows as they are, where they are texts or numbers."""
+    if rows.dtype != object or all(isinstance(item, (str, bytes)) for item in rows.ravel()):
+        return rows
+    return stack(rows.tolist(), spec_of(rows, name), faults)
 
 
 def _same_rows(counts: Mapping[str, int], where: str) -> int:

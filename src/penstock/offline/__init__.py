@@ -17,6 +17,7 @@ take part.
 - `labour`: one part after another: read, predict, write; `window`: batches that are on their way
 - `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode; `shelves`: which
   parts one of them gets, as rows lie together; `deaths`: what is learnt from one that dies
+- `forms`: what outputs look like: the same in all of a job
 - `sizes`: what rows take in memory, which bounds what is read at a time
 - `manifest`: what is done, and for what; `fingerprints`: whether it is still the same
 - `parts`, `memory`: where results are put; `joining`: parts to one output, meanwhile; `merge`: the

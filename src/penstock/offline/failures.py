@@ -50,9 +50,14 @@ def first_of(paths: Iterable[str]) -> str:
     for path in paths:
         with open_binary(path) as file:
             found = json.loads(file.readline())
-        text = " ".join(f"{found['key']}: {found['message']}".split())
+        text = readable(" ".join(f"{found['key']}: {found['message']}".split()))
         return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     return ""
+
+
+def readable(text: str) -> str:
+    """For people: names of files may hold bytes that are no text, and nobody can print those."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def by_kind(failures: Iterable[Failure]) -> dict[str, int]:

@@ -16,10 +16,11 @@ from penstock.errors import InputError
 from penstock.offline.crew import Crew, Events, ThreadCrew
 from penstock.offline.cut import Cut
 from penstock.offline.feed import Feed
+from penstock.offline.forms import check_forms
 from penstock.offline.labour import Broken, Finished, Labour
 from penstock.offline.loaders import LoaderCrew
 from penstock.offline.monitor import Monitor, Progress, cores
-from penstock.offline.parts import Content, Facts, PartStore, count
+from penstock.offline.parts import Content, Facts, PartStore, count, forms_in
 from penstock.offline.selection import Selection
 from penstock.offline.setting_up import Served
 from penstock.offline.settings import JobSettings
@@ -104,6 +105,7 @@ class Job:
         self._todo = Todo(self.parts, None if rows is None else work.cut.parts(rows))
         self._total = rows or 0
         self._known = self._shown = self.rows
+        self._forms = next(forms_in(parts.values()), [])  # as written by earlier runs, and by this
         self.loaders = 0
         self.spent: dict[str, float] = {}
 
@@ -134,6 +136,9 @@ class Job:
         if self.work.selection.endless and event.rows < self.work.cut.part:
             end = event.part + bool(event.rows)
             self._todo.end = end if self._todo.end is None else min(end, self._todo.end)
+        for forms in forms_in([event.facts]):
+            self._forms = self._forms or forms
+            check_forms(self._forms, forms)
         if event.rows:
             self.work.store.publish(event.part, event.facts)
             self._record(event.part, event.facts)

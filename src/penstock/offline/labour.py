@@ -25,6 +25,7 @@ from penstock.offline.cut import Cut
 from penstock.offline.deaths import Care
 from penstock.offline.failures import failure_of
 from penstock.offline.feed import Feed
+from penstock.offline.forms import Forms, check_forms, concatenated, forms_of
 from penstock.offline.parts import Content, Facts, count, together
 from penstock.offline.selection import Selection, left_out, put_together
 from penstock.offline.stages import DECODING, FULL, READING, STARVED, WRITING, Stages
@@ -94,6 +95,7 @@ class Labour:
         self._parts: queue.SimpleQueue[tuple[int, Care | None] | None] = queue.SimpleQueue()
         self._blocks: queue.Queue[_Item | None] = queue.Queue(_BLOCKS_AHEAD)
         self._contents: queue.Queue[tuple[int, bool, list[Content]] | None] = queue.Queue(1)
+        self._forms: Forms = []  # of the first rows that it wrote
         self._gathered = 0  # bytes that have their answers, and are not with the writer yet
         self._stopping = threading.Event()
         self._threads = [
@@ -247,15 +249,30 @@ class Labour:
         while (item := self._get(self._contents)) is not None:
             part, ends, contents = item
             with self._stages.timed(WRITING):
-                content = _together(contents)
+                content = self._together(contents)
                 pieces.append(self._store.write(part, content, len(pieces)))
             del item, contents, content
             if ends:
                 facts = together(pieces)
+                if count([facts], "written"):
+                    facts = {**facts, "forms": self._forms}
                 rows = count([facts], "written") + count([facts], "failed")
                 pieces.clear()
                 self._stages.finished += rows
                 self._tell(Finished(part, rows, facts))
+
+    def _together(self, contents: list[Content]) -> Content:
+        full = [content for content in contents if len(content.keys)]
+        failures = [failure for content in contents for failure in content.failures]
+        if not full:
+            return Content({}, np.empty(0, np.int64), np.empty(0, np.int64), failures)
+        for content in full:
+            found = forms_of(content.columns)
+            self._forms = self._forms or found
+            check_forms(self._forms, found)
+        columns = {name: concatenated([c.columns[name] for c in full]) for name in full[0].columns}
+        keys = np.concatenate([content.keys for content in full])
+        return Content(columns, keys, np.concatenate([c.rows for c in full]), failures)
 
     def _put(self, to: queue.Queue[Any], item: Any) -> None:
         while not self._stopping.is_set():
@@ -281,20 +298,3 @@ def _told(error: BaseException, what: str) -> BaseException:
     told = InputError(f"{what}: {type(error).__name__}: {error}")
     told.__cause__ = error
     return told
-
-
-def _together(contents: list[Content]) -> Content:
-    full = [content for content in contents if len(content.keys)]
-    failures = [failure for content in contents for failure in content.failures]
-    if not full:
-        return Content({}, np.empty(0, np.int64), np.empty(0, np.int64), failures)
-    names = list(full[0].columns)
-    for content in full:
-        if list(content.columns) != names:
-            raise InputError(f"outputs differ: {names} and then {list(content.columns)}")
-    try:
-        columns = {name: np.concatenate([c.columns[name] for c in full]) for name in names}
-    except ValueError as error:
-        raise InputError(f"outputs differ in shape between rows: {error}") from None
-    keys = np.concatenate([content.keys for content in full])
-    return Content(columns, keys, np.concatenate([c.rows for c in full]), failures)

@@ -9,6 +9,7 @@ import numpy as np
 from penstock.data.chunk import Array, Failure
 from penstock.errors import ModelError, PenstockError, RowsFailed, WorkerLost
 from penstock.offline.failures import by_kind
+from penstock.offline.forms import concatenated
 from penstock.offline.parts import Content, Facts
 
 _ERRORS: dict[str, type[PenstockError]] = {"model": ModelError, "worker": WorkerLost}
@@ -39,9 +40,7 @@ class MemoryStore:
         columns = empty
         if full:
             names = full[0].columns
-            columns = {
-                name: np.concatenate([part.columns[name] for part in full]) for name in names
-            }
+            columns = {name: concatenated([part.columns[name] for part in full]) for name in names}
         if failures:
             rows = np.concatenate([part.rows for part in full]) if full else np.empty(0, np.int64)
             raise _rows_failed(columns if full else {}, rows, failures)

@@ -23,9 +23,10 @@ from penstock.data.atomic import publish, staged
 from penstock.data.chunk import Array
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.ending import remove, size_of, write_output
+from penstock.offline.forms import check_forms
 from penstock.offline.manifest import Manifest, open_manifest
 from penstock.offline.options import SINK_OPTIONS
-from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore
+from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore, forms_in
 from penstock.offline.place import Place, place_of
 from penstock.offline.settings import JobSettings
 
@@ -77,6 +78,9 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
     whole = way == "contiguous"
     stores = [replace(shard, whole=whole).store() for shard, _ in found]
     parts = [manifest.parts for _, manifest in found]
+    forms = [some for facts in parts for some in forms_in(facts.values())]
+    for some in forms:
+        check_forms(forms[0], some, "between shards")
     for store, facts in zip(stores, parts, strict=True):
         if gone := store.missing(facts):
             raise ConfigError(f"{gone[0]} is gone: run its shard again with restart")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -140,6 +140,14 @@ def files_of(facts: Facts) -> list[str]:
     files = facts["files"]
     assert isinstance(files, list)
     return files
+
+
+def forms_in(some: Iterable[Facts]) -> Iterator[list[str]]:
+    """What the columns of those parts look like that have rows."""
+    for facts in some:
+        if forms := facts.get("forms"):
+            assert isinstance(forms, list)
+            yield forms
 
 
 def keys_path(out: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.offline import stages as s
+from penstock.offline.failures import readable
 from penstock.offline.monitor import Sample
 
 _ADVICE = {
@@ -90,7 +91,7 @@ class JobReport:
         """Write it as one page of HTML, with a timeline."""
         from penstock.offline.page import page
 
-        Path(path).write_text(page(self))
+        Path(path).write_text(readable(page(self)), encoding="utf-8")
 
     def __str__(self) -> str:
         lines = [f"{count_of(self.written)} written to {self.out}" if self.out else ""]
@@ -111,7 +112,7 @@ class JobReport:
             if self.seconds >= _TELLING:
                 lines.append(f"waited or worked: {', '.join(parts)}")
         lines += [self.advice, *self.notes]
-        return "\n".join(line for line in lines if line)
+        return readable("\n".join(line for line in lines if line))
 
 
 def count_of(rows: int) -> str:

@@ -15,10 +15,13 @@ from penstock.data.features import blank
 from penstock.data.shards import shards
 from penstock.data.source import Source, chunk_of
 from penstock.errors import ConfigError
+from penstock.offline.parts import Content
 from penstock.offline.settings import JobSettings
 
 _ENDLESS = 1 << 62
 _SPREAD = 16  # up to so far apart, the rows between are read, too, where that costs little
+_BETWEEN_BYTES = 512 << 10  # between two rows that are decoded anyway: to read anew takes as long
+_SPAN_BYTES = 64 << 20  # of rows that are wanted and rows between them, at a time
 
 
 class Selection:
@@ -94,11 +97,27 @@ def _picked(source: Source, rows: Array) -> tuple[Chunk, Array]:
     if not len(rows):
         return source.read(0, 0), rows
     chunks: list[Chunk] = []
-    spread = 1 if source.decodes else _SPREAD
-    for group in np.split(rows, np.flatnonzero(np.diff(rows) > spread) + 1):
+    for group in _read_together(source, rows):
         first = int(group[0])
         chunks.append(_taken(source.read(first, int(group[-1]) + 1), group - first))
     return put_together(chunks), rows
+
+
+def _read_together(source: Source, rows: Array) -> list[Array]:
+    """Rows that are one read each time.
+
+    What a source decodes together it has with the first row of it. To take along the rows between
+    costs less than another read then, unless they are large, which one row tells.
+    """
+    spread, span = 1 if source.decodes else _SPREAD, _ENDLESS
+    if source.together > 1 and not source.decodes:
+        first = int(rows[0])
+        columns = source.read(first, first + 1).columns
+        size = max(Content(columns, rows[:1], rows[:1]).size, 1)
+        spread = max(min(_BETWEEN_BYTES // size, source.together), 1)
+        span = max(_SPAN_BYTES // size, 1)
+    apart = (np.diff(rows) > spread) | (np.diff(rows // span) > 0)
+    return np.split(rows, np.flatnonzero(apart) + 1)
 
 
 def put_together(chunks: list[Chunk]) -> Chunk:

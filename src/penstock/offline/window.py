@@ -23,8 +23,10 @@ from penstock.errors import InputError, NoWorkers, Overloaded, PenstockError, Ro
 from penstock.model.source import resolve
 from penstock.offline.failures import failure_of, is_of_rows
 from penstock.offline.feed import Feed
+from penstock.offline.forms import concatenated
 from penstock.offline.parts import Content
 from penstock.offline.stages import ANSWERS, MAPPING, SENDING, Stages
+from penstock.spec import refuse_mask
 
 _PAUSE = 0.05  # seconds until a batch is sent again to an engine that is full
 _PATIENCE = 300.0
@@ -202,20 +204,26 @@ class Window:
                     good[row] = False
                     text = ValueError(f"{type(error).__name__}: {error}")
                     failures.append(failure_of(int(batch.rows[row]), batch.keys[row], text, "map"))
-            names = pieces[0] if pieces else {}
+            first = pieces[0] if pieces else {}
             for piece in pieces:
-                if piece.keys() != names.keys():
+                if piece.keys() != first.keys():
                     raise InputError(
-                        f"map: outputs differ between rows: {list(names)} and then {list(piece)}"
+                        f"map: outputs differ between rows: {list(first)} and then {list(piece)}"
                     ) from None
-            return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+            return {name: concatenated([piece[name] for piece in pieces]) for name in first}
 
 
 def mapped(function: Callable[[Any], Any], columns: dict[str, Array]) -> dict[str, Array]:
-    """What a function makes of outputs. Raises `InputError` unless it gives as many rows."""
+    """What a function makes of outputs. Raises `InputError` unless it gives as many rows.
+
+    It gets copies, which it may change: if it raises then, it is called again, on the same values.
+    """
     rows = len(next(iter(columns.values())))
-    made = function(columns[""] if set(columns) == {""} else columns)
+    copies = {name: column.copy() for name, column in columns.items()}
+    made = function(copies[""] if set(copies) == {""} else copies)
     found = made if isinstance(made, dict) else {"": made}
+    for name, column in found.items():
+        refuse_mask(column, f"map: {name or 'output'!r}")
     named = {str(name): np.asarray(column) for name, column in found.items()}
     for name, column in named.items():
         if not column.ndim or len(column) != rows:
