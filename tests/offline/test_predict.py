@@ -372,7 +372,8 @@ def test_images_good_and_broken_through_loaders(place):
         f"images/{name}" for name in bad
     )
     assert report.kinds == {"decode": len(bad)}
-    assert (report.rows, report.loaders) == (len(files), 1)
+    assert report.rows == len(files)
+    assert report.loaders >= 1, "as many as are behind, which depends on the machine"
 
 
 def test_a_row_that_kills_its_loader_fails_alone(place):
@@ -459,7 +460,8 @@ def test_a_source_that_is_not_on_this_machine(x, place, kind):
         assert (keys[-1], report.loaders) == ("row 999", 0)
     else:
         assert keys == [what[0], *what[2:]]
-        assert (report.kinds, report.loaders) == ({"decode": 1}, 1)
+        assert report.kinds == {"decode": 1}
+        assert report.loaders >= 1
 
 
 def test_an_output_that_is_not_on_this_machine(x, engine, place):
