@@ -112,7 +112,7 @@ def _read_together(source: Source, rows: Array) -> list[Array]:
     spread, span = 1 if source.decodes else _SPREAD, _ENDLESS
     if source.together > 1 and not source.decodes:
         first = int(rows[0])
-        columns = source.read(first, first + 1).columns
+        columns = dict(source.read(first, first + 1).columns)
         size = max(Content(columns, rows[:1], rows[:1]).size, 1)
         spread = max(min(_BETWEEN_BYTES // size, source.together), 1)
         span = max(_SPAN_BYTES // size, 1)
