@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.errors import ConfigError
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import WIDTH, furthest, process_of_two_cpus, rows, two_cpus
 
@@ -161,3 +162,83 @@ def test_schedules_and_constraints_of_the_callers_own_go_along() -> None:
         return model
 
     trained_alike(make)
+
+
+def forgetful() -> dict[str, Any]:
+    """Classes that Keras makes again without their arguments."""
+    import keras
+
+    class Scaled(keras.losses.Loss):  # type: ignore[misc]
+        def __init__(self, alpha: float = 1.0, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.alpha = alpha
+
+        def call(self, y: Any, p: Any) -> Any:
+            return self.alpha * keras.ops.mean(keras.ops.square(y - p), axis=-1)
+
+    class Within(keras.metrics.Mean):  # type: ignore[misc]
+        def __init__(self, far: float = 0.1, name: str = "within", dtype: Any = None) -> None:
+            super().__init__(name=name, dtype=dtype)
+            self._limit = far
+
+        def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> Any:
+            near = keras.ops.cast(keras.ops.abs(y - p) < self._limit, "float32")
+            return super().update_state(near, sample_weight)
+
+    class Doubled(keras.layers.Dense):  # type: ignore[misc]
+        def __init__(self, units: int, by: float = 2.0, **settings: Any) -> None:
+            super().__init__(units, **settings)
+            self.by = by
+
+        def call(self, inputs: Any) -> Any:
+            return self.by * super().call(inputs)
+
+        def get_config(self) -> Any:
+            return super().get_config()
+
+    class Capped(keras.constraints.Constraint):  # type: ignore[misc]
+        def __init__(self, at: float = 0.1) -> None:
+            self.at = at
+
+        def __call__(self, weights: Any) -> Any:
+            return keras.ops.clip(weights, -self.at, self.at)
+
+    return {each.__name__: each for each in (Scaled, Within, Doubled, Capped)}
+
+
+@in_tensorflow
+def test_a_class_that_forgets_its_arguments_is_refused_with_a_way_out() -> None:
+    import keras
+
+    import penstock
+
+    two_cpus()
+    own = forgetful()
+    x, _ = rows(32)
+    made = {
+        "Scaled.*alpha": lambda: regression(loss=own["Scaled"](alpha=4.0)),
+        "Within.*limit": lambda: regression(metrics=[own["Within"](2.0)]),
+        "Doubled.*by": lambda: regression(lambda: own["Doubled"](3, by=0.5)),
+        "Capped.*at": lambda: regression(
+            lambda: keras.layers.Dense(3, kernel_constraint=own["Capped"](5.0))
+        ),
+    }
+    for told, make in made.items():
+        with pytest.raises(ConfigError, match=f"{told}.*function without arguments"):
+            penstock.train.fit(make(), x, x[:, :1], strategy="mirrored", **SETTINGS)
+
+
+@in_tensorflow
+def test_arguments_with_their_defaults_and_those_of_keras_are_no_reason_to_refuse() -> None:
+    import keras
+
+    own = forgetful()
+    history = trained_alike(
+        lambda: regression(
+            lambda: own["Doubled"](3, name="mine", activation="tanh", dtype="float32"),
+            lambda: keras.layers.Dense(3, kernel_constraint=own["Capped"]()),
+            loss=own["Scaled"](name="mine", reduction="sum", dtype="float32"),
+            metrics=[own["Within"](name="near", dtype="float32")],
+        )
+    )
+    assert set(history) == {"loss", "near"}

@@ -19,7 +19,8 @@ from typing import Any
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
 from penstock.train.beside import Beside, beside_of, give_vocabularies, vocabularies_of
-from penstock.train.naming import naming
+from penstock.train.forgetting import forgotten
+from penstock.train.naming import naming, parts
 from penstock.train.scaling import note, noted
 
 _ADVICE = (
@@ -50,6 +51,8 @@ def pack(model: Any) -> Packed:
         with naming(model) as names:
             config = library.saving.serialize_keras_object(model)
         own = names.own()
+        with library.saving.custom_object_scope(own):
+            _check_remembered(model)
         optimizer: Any = model.optimizer if model.compiled else None
         weights = state_of(model)
         beside = beside_of(model, weights)
@@ -203,6 +206,16 @@ def _settle(model: Any) -> None:
     for layer in model._flatten_layers():
         if isinstance(layer, keras().layers.Normalization):
             layer.finalize_state()
+
+
+def _check_remembered(model: Any) -> None:
+    for each in parts(model):
+        lost = forgotten(each)
+        if lost:
+            raise TypeError(
+                f"{type(each).__name__} has a get_config that leaves out {', '.join(lost)}, and "
+                "would be made again with another value"
+            )
 
 
 def _cannot(model: Any, error: Exception) -> ConfigError:

@@ -7,6 +7,8 @@ While a config is written, Keras is told names here that are given once each::
     with naming(model) as names:
         config = serialize_keras_object(model)
     names.own()               # what each name stands for, for who makes the model again
+
+What loses its arguments on the way all the same is found in `forgetting`.
 """
 
 from __future__ import annotations
