@@ -242,3 +242,21 @@ def test_arguments_with_their_defaults_and_those_of_keras_are_no_reason_to_refus
         )
     )
     assert set(history) == {"loss", "near"}
+
+
+@in_tensorflow
+def test_a_name_that_keras_has_counted_is_no_reason_to_refuse() -> None:
+    import keras
+
+    class Scaled(keras.losses.Loss):  # type: ignore[misc]
+        def __init__(self, alpha: float = 1.0, beta: float = 2.0) -> None:
+            super().__init__()
+            self.alpha, self.beta = alpha, beta
+
+        def call(self, y: Any, p: Any) -> Any:
+            return self.alpha * self.beta * keras.ops.mean(keras.ops.square(y - p), axis=-1)
+
+        def get_config(self) -> Any:
+            return {"alpha": self.alpha}
+
+    trained_alike(lambda: regression(loss=Scaled(0.5)))

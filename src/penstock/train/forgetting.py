@@ -63,7 +63,7 @@ def _arguments(kind: type) -> Iterator[str]:
 def _telling(thing: Any, arguments: set[str]) -> set[str]:
     """Attributes that tell of arguments. A layer has more that it got when it was built."""
     if not isinstance(thing, keras().layers.Layer):
-        return set(vars(thing))
+        return set(vars(thing)) - {"name", "_name"}  # which may be counted on
     makers = (vars(each).get("__init__") for each in type(thing).__mro__ if is_own(each))
     mentioned = {
         name
