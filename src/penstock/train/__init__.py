@@ -9,7 +9,9 @@ Keras' own `fit` breaks there. One step::
 
 - `fitting`: `fit`, the way in; `options`: what may be asked for; `history`: what comes back
 - `running`: a run from end to end; `assembly`: its parts; `choosing`: what is found out by trying
-- `carry`: a model, with all that it has learnt, into a scope; `precision`: its policies there
+- `carry`: a model, with all that it has learnt, into a scope; `naming`: what is the caller's own
+  in it; `forgetting`: what of that would be lost; `beside`: what is in no config and no weight;
+  `precision`: its policies there
 - `strategies`: which replicas there are, and how they add up; `cluster`, `nodes`: which processes
 - `feed`: rows to micro-batches, each row once an epoch
 - `step`: forward, backward, all-reduce, apply; `weighing`: what each piece counts in the sum;

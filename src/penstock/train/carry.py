@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.model.runtime import keras, tf
+from penstock.train.beside import Beside, beside_of, give_vocabularies, vocabularies_of
+from penstock.train.forgetting import forgotten
+from penstock.train.naming import naming, parts
 from penstock.train.scaling import note, noted
 
-_LAMBDA = "<lambda>"
 _ADVICE = (
     "pass a function without arguments that makes and compiles it: fit(build, …) calls it in the "
     "scope of the strategy"
@@ -33,56 +35,81 @@ class Packed:
 
     name: str
     config: Any
+    compiled: Any  # what it was compiled with
     own: dict[str, Any]  # classes and functions of the caller, by name
     weights: tuple[Any, ...]
+    beside: Beside
     optimizer: tuple[Any, ...]
+    kind: Any  # the class of the optimizer
     scale: Any  # of its losses, where the optimizer keeps none itself
-    undecayed: tuple[Any, tuple[int, ...]]  # a pattern of names, and which of the weights
 
 
 def pack(model: Any) -> Packed:
     """What makes up a model."""
     library = keras()
     try:
-        with _named_lambdas(model):
+        with naming(model) as names:
             config = library.saving.serialize_keras_object(model)
-            own = dict(_own_things(model))
+        own = names.own()
+        with library.saving.custom_object_scope(own):
+            _check_remembered(model)
+        optimizer: Any = model.optimizer if model.compiled else None
+        weights = state_of(model)
+        beside = beside_of(model, weights)
     except Exception as error:
         raise _cannot(model, error) from error
-    optimizer = model.optimizer if model.compiled else None
     return Packed(
         model.name,
         config,
+        config.pop("compile_config", None),
         own,
-        tuple(_value(each) for each in state_of(model)) if model.built else (),
+        tuple(_value(each) for each in weights) if model.built else (),
+        beside,
         tuple(_value(each) for each in optimizer.variables)
         if optimizer is not None and optimizer.built
         else (),
+        type(optimizer),
         noted(optimizer) if optimizer is not None else None,
-        _undecayed(optimizer, state_of(model)),
     )
 
 
 def unpack(packed: Packed) -> Any:
     """The model again, in the scope that this is called in."""
+    from keras.src.saving.serialization_lib import SafeModeScope
+
     library = keras()
-    try:
-        model = library.saving.deserialize_keras_object(
-            packed.config, custom_objects=packed.own, safe_mode=False
+    with library.saving.custom_object_scope(packed.own), SafeModeScope(False):
+        try:
+            model = library.saving.deserialize_keras_object(packed.config, safe_mode=False)
+            packed.beside.hand(model, state_of(model))
+        except Exception as error:
+            raise _cannot(packed, error) from error
+        if packed.weights:
+            _fill(state_of(model), packed.weights, packed.name)
+            _settle(model)
+        try:
+            if packed.compiled:
+                model.compile_from_config(packed.compiled)
+        except Exception as error:
+            raise _cannot(packed, error) from error
+        if getattr(model, "optimizer", None) is not None:
+            _refill_optimizer(model, packed)
+    return model
+
+
+def _refill_optimizer(model: Any, packed: Packed) -> None:
+    if type(model.optimizer) is not packed.kind:
+        got = type(model.optimizer).__name__
+        raise ConfigError(
+            f"the optimizer of {packed.name!r} is a {got} when it is made again from its config, "
+            f"not a {packed.kind.__name__}: {_ADVICE}"
         )
-    except Exception as error:
-        raise _cannot(packed, error) from error
-    if packed.weights:
-        _fill(state_of(model), packed.weights, packed.name)
-        _settle(model)
-    if any(packed.undecayed) and model.optimizer is not None:
-        _exclude(model.optimizer, state_of(model), *packed.undecayed)
-    if packed.optimizer and model.optimizer is not None:
+    packed.beside.hand_optimizer(model, state_of(model))
+    if packed.optimizer:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         _fill(model.optimizer.variables, packed.optimizer, f"{packed.name}'s optimizer")
         note(model.optimizer, packed.scale)
-    return model
 
 
 def built(function: Callable[[], Any]) -> Any:
@@ -133,6 +160,7 @@ def give_back(trained: Any, to: Any, lost: bool) -> None:
         _copy(state_of(trained), state_of(to), lost)
         _settle(to)
     if lost:
+        give_vocabularies(to, vocabularies_of(trained), lost)
         for counter in to.metrics_variables:
             _replace(counter, tf.zeros(counter.shape, counter.dtype))
     if to.built and to.compiled and to.optimizer is not None and trained.optimizer.built:
@@ -173,24 +201,6 @@ def _fill(variables: Sequence[Any], values: Sequence[Any], what: str) -> None:
         variable.assign(value)
 
 
-def _undecayed(optimizer: Any, weights: Sequence[Any]) -> tuple[Any, tuple[int, ...]]:
-    """What `exclude_from_weight_decay` was told, which is not in an optimizer's config."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    excluded: set[Any] = getattr(inner, "_exclude_from_weight_decay", set())
-    which = (place for place, each in enumerate(weights) if inner._var_key(each) in excluded)
-    return getattr(inner, "_exclude_from_weight_decay_pattern", None), (
-        tuple(which) if excluded else ()
-    )
-
-
-def _exclude(optimizer: Any, weights: Sequence[Any], pattern: Any, which: Sequence[int]) -> None:
-    """Keras' own method refuses optimizers that are built, as those made from a config are."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._exclude_from_weight_decay = {inner._var_key(weights[place]) for place in which}
-    inner._exclude_from_weight_decay_pattern = pattern
-    inner._exclude_from_weight_decay_cache = {}
-
-
 def _settle(model: Any) -> None:
     """An adapted layer computes with constants that it has made of its weights: make them anew."""
     for layer in model._flatten_layers():
@@ -198,42 +208,14 @@ def _settle(model: Any) -> None:
             layer.finalize_state()
 
 
-@contextlib.contextmanager
-def _named_lambdas(model: Any) -> Iterator[None]:
-    """Keras keeps a lambda's code, without the globals that it knows; of a function, the name."""
-    nameless = [each for each in _things(model) if getattr(each, "__name__", "") == _LAMBDA]
-    for number, each in enumerate(nameless):
-        each.__name__ = f"penstock_lambda_{number}"
-    try:
-        yield
-    finally:
-        for each in nameless:
-            each.__name__ = _LAMBDA
-
-
-def _things(model: Any) -> list[Any]:
-    """What a model is made of: layers, losses, metrics, and the functions that they are given."""
-    library = keras()
-    things: list[Any] = [model, *model._flatten_layers()]
-    things += [
-        part for layer in things for part in vars(layer).values() if inspect.isfunction(part)
-    ]
-    if model.compiled:
-        config = model._compile_config.config if model._compile_config else {}
-        things += library.tree.flatten([config.get(key) for key in ("loss", "metrics")])
-        things += library.tree.flatten(config.get("weighted_metrics"))
-        things.append(model.optimizer)
-    return things
-
-
-def _own_things(model: Any) -> Iterator[tuple[str, Any]]:
-    """The caller's classes, which Keras finds by name only where they are registered."""
-    registered = keras().saving.get_registered_name
-    for thing in _things(model):
-        home = thing if inspect.isfunction(thing) else type(thing)
-        if home.__module__.partition(".")[0] not in ("keras", "builtins", "tensorflow"):
-            yield registered(home), home
-            yield home.__name__, home
+def _check_remembered(model: Any) -> None:
+    for each in parts(model):
+        lost = forgotten(each)
+        if lost:
+            raise TypeError(
+                f"{type(each).__name__} has a get_config that leaves out {', '.join(lost)}, and "
+                "would be made again with another value"
+            )
 
 
 def _cannot(model: Any, error: Exception) -> ConfigError:
