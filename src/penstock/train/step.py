@@ -255,7 +255,7 @@ class TrainStep:
             y_pred, loss = forward(model, x, y, weight, training=True, through=self._through)
             own, rows, aim = tf.ones(()), tf.cast(count, tf.float32), loss
             if many:
-                own = self._weighing.of(count, weight, y_pred, self._rows)
+                own = self._weighing.of(count, y, weight, y_pred, self._rows)
                 aim = aim * tf.cast(own, aim.dtype)
             weighed = tf.where(count > 0, tf.cast(loss, tf.float32) * own, 0.0)
             if self._scale is not None:
