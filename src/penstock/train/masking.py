@@ -1,8 +1,8 @@
 """Which entries of a piece count, where Keras' loss is a mean over those that are not masked.
 
-An entry does not count that is masked in what the model gives (`Embedding(mask_zero=True)`), nor one
-whose target is of the class that the loss ignores (`ignore_class`). Keras divides by the number of
-those that are left, so that is what a piece counts.
+An entry does not count that is masked in what the model gives (`Embedding(mask_zero=True)`), nor
+one whose target is of the class that the loss ignores (`ignore_class`). Keras divides by the number
+of those that are left, so that is what a piece counts.
 
 A model with a `compute_loss` of its own may have looked at no mask: its loss is taken for a mean
 over rows, whatever is masked.

@@ -89,7 +89,7 @@ class TrainStep:
         self._function = traced(self._step, reduce_retracing=True)
 
     def _plainly(self) -> Any:
-        return plainly(self._place.replicas, self._optimizer)
+        return plainly(self._place.replicas, self._optimizer, self._tally.chance)
 
     def _step(self, iterator: Any) -> Any:
         strategy = self._place.strategy

@@ -168,7 +168,7 @@ class _Step:
 
     def __call__(self, iterator: Any) -> Any:
         """Take a piece on each replica; returns what those of this worker count: see `_Losses`."""
-        with plainly(self._place.replicas):
+        with plainly(self._place.replicas, chance=self._tally.chance):
             return self._function(iterator)
 
     def counted(self) -> list[Any]:

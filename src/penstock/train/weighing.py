@@ -32,6 +32,7 @@ import numpy as np
 
 from penstock.errors import ConfigError, TrainingError
 from penstock.model.runtime import keras, tf
+from penstock.train.chance import Chance
 from penstock.train.masking import Masks
 
 _ROWS = ("sum_over_batch_size", "mean")
@@ -187,12 +188,20 @@ def _numbers(y: Any) -> Any:
 
 
 @contextlib.contextmanager
-def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
+def plainly(replicas: int, optimizer: Any = None, chance: Chance | None = None) -> Iterator[None]:
     """While this lasts, losses are what one replica computes, seeds are each replica's own, and
     the optimizer takes gradients as they are: they are summed already."""
-    if replicas == 1:
+    with contextlib.ExitStack() as stack:
+        if replicas > 1:
+            stack.enter_context(_lock)
+            stack.enter_context(_apart_and_summed(optimizer))
+        if chance is not None:
+            stack.enter_context(chance.drawn())
         yield
-        return
+
+
+@contextlib.contextmanager
+def _apart_and_summed(optimizer: Any) -> Iterator[None]:
     if optimizer is not None and not hasattr(type(optimizer), _SUMS):
         raise TrainingError(
             f"expected Keras' optimizers to add gradients up in {_SUMS}, to be switched off here; "
@@ -201,21 +210,20 @@ def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
         )
     losses: Any = importlib.import_module("keras.src.losses.loss")
     seeds = keras().random.SeedGenerator
-    with _lock:
-        before = (losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution)
-        drawn = seeds.next
-        losses.scale_loss_for_distribution = _as_it_is
-        losses.unscale_loss_for_distribution = _as_it_is
-        seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
+    before = (losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution)
+    drawn = seeds.next
+    losses.scale_loss_for_distribution = _as_it_is
+    losses.unscale_loss_for_distribution = _as_it_is
+    seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
+    if optimizer is not None:
+        vars(optimizer)[_SUMS] = _as_it_is
+    try:
+        yield
+    finally:
         if optimizer is not None:
-            vars(optimizer)[_SUMS] = _as_it_is
-        try:
-            yield
-        finally:
-            if optimizer is not None:
-                del vars(optimizer)[_SUMS]
-            losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
-            seeds.next = drawn
+            del vars(optimizer)[_SUMS]
+        losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
+        seeds.next = drawn
 
 
 def _as_it_is(value: Any) -> Any:
