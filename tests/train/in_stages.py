@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
@@ -28,6 +29,12 @@ def network(regularizer: str | None = None) -> Any:
         x = keras.layers.Dense(16, activation="tanh", name=f"layer{number}")(x)
         x = keras.layers.Add()([x, keras.layers.Dense(16, activity_regularizer=regularizer)(x)])
     return keras.Model(first, keras.layers.Dense(3, activation="softmax", name="head")(x))
+
+
+def going() -> Any:
+    first = keras.Input(batch_shape=(4, 5, 3))
+    x = keras.layers.GRU(4, stateful=True, name="going")(first)
+    return keras.Model(first, keras.layers.Dense(1)(x))
 
 
 def data() -> tuple[Any, Any]:
@@ -59,6 +66,32 @@ def off(ones: list[Any], others: list[Any]) -> float:
     return max(float(np.abs(one - two).max()) for one, two in zip(ones, others, strict=True))
 
 
+def masked() -> dict[str, float]:
+    """Of words of which some are masked, by the number of micro-batches."""
+    draw = np.random.default_rng(0)
+    words, kinds = draw.integers(0, 3, (ROWS, 5)), draw.integers(0, 3, (ROWS, 5))
+    words[:20, 1:] = 0
+
+    def made() -> Any:
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input((5,), dtype="int32")
+        x = keras.layers.Embedding(3, 4, mask_zero=True)(inputs)
+        x = keras.layers.Dense(6, activation="tanh")(x)
+        return keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(x))
+
+    def told(model: Any, train: Any) -> tuple[Any, float]:
+        history = train(model, words, kinds, batch_size=BATCH, shuffle=False, verbose=0).history
+        return [one.numpy() for one in model.trainable_variables], history["accuracy"][0]
+
+    wanted, accuracy = told(compiled(made(), "sgd"), keras.Model.fit)
+    found = {}
+    for count in (1, 4):
+        staged = compiled(stages(made(), DEVICES[:2], micro_batches=count), "sgd")
+        got, counted = told(staged, functools.partial(fit, strategy="one"))
+        found[str(count)] = max(off(wanted, got), abs(counted - accuracy))
+    return found
+
+
 def refusals() -> dict[str, str]:
     found = {}
     regularized = compiled(stages(network("l2"), DEVICES), "sgd")
@@ -69,6 +102,7 @@ def refusals() -> dict[str, str]:
         "too few": lambda: stages(network(), DEVICES, ends=["layer3"]),
         "no GPUs": lambda: stages(network()),
         "XLA": lambda: stages(network(), DEVICES).compile("sgd", "mse", jit_compile=True),
+        "stateful": lambda: stages(going(), DEVICES[:2]),
         "added loss": lambda: regularized(data()[0], training=True),
     }
     for name, attempt in tries.items():
@@ -104,6 +138,7 @@ def main() -> None:
         for way, remat in ways[optimizer]:
             staged = compiled(stages(network(), DEVICES, remat=remat), optimizer)
             found["off"][f"{optimizer}, {way}, remat {remat}"] = off(wanted, trained(staged, way))
+    found["masked"] = masked()
     names = staged.devices()
     found["layers"] = [len(names[device]) for device in DEVICES]
     found["weights"] = sorted({one._value.device[-5:] for one in staged.variables})

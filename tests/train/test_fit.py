@@ -144,6 +144,7 @@ def test_classes_in_a_column_of_which_only_the_data_tells() -> None:
     weigh = tf.function(lambda y: weighing.sample_weight(y, None), input_signature=[spec])
     assert weigh([[1.0], [2.0], [0.9999]]).numpy().tolist() == [3.0, 5.0, 3.0]
     assert weigh([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).numpy().tolist() == [3.0, 5.0]
+    assert weigh([[-1.0], [1.0], [7.0]]).numpy().tolist() == [1.0, 3.0, 1.0]  # as in Keras
 
 
 @pytest.mark.parametrize(("by", "clip_norm"), [("adam", None), ("sgd", 0.5)])
@@ -215,6 +216,73 @@ def test_masked_entries_do_not_count() -> None:
     got = fitted(model(), x, y, strategy="mirrored", accumulate=2, validation_data=(x, y))
     assert furthest(got.model, reference) < 2e-6
     same_history(got, wanted)
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
+@in_tensorflow
+def test_targets_of_a_class_that_is_ignored_do_not_count(reduction: str) -> None:
+    """Of rows, and of entries of which some are masked besides, in a column or not."""
+    import keras
+
+    two_cpus()
+    draw = np.random.default_rng(0)
+
+    def model(masked: bool) -> Any:
+        keras.utils.set_random_seed(1)
+        layers = [keras.Input((6,)), keras.layers.Embedding(3, 4, mask_zero=masked)]
+        if not masked:
+            layers.append(keras.layers.Flatten())
+        made = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, ignore_class=-1, reduction=reduction
+        )
+        made.compile(keras.optimizers.SGD(0.5), loss)
+        return made
+
+    x = draw.integers(0, 3, (21, 6))
+    weight = draw.uniform(size=(21, 1)).astype("float32")
+    for masked, shape in ((False, (21,)), (True, (21, 6, 1))):
+        y = draw.integers(-1, CLASSES, shape)
+        y[:5] = -1  # none of some pieces counts
+        more = {"validation_data": (x, y), "sample_weight": weight if masked else weight[:, 0]}
+        reference = model(masked)
+        wanted = expected(reference, x, y, **more)
+        for how in ({"accumulate": 2}, {"strategy": "mirrored"}):
+            got = fitted(model(masked), x, y, **how, **more)
+            assert furthest(got.model, reference) < 2e-6, (masked, how)
+            same_history(got, wanted)
+
+
+@in_tensorflow
+def test_a_loss_of_the_models_own_is_a_mean_over_rows_whatever_is_masked() -> None:
+    import keras
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def compute_loss(
+            self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True
+        ) -> Any:
+            return keras.ops.mean(keras.ops.square(y_pred - y))
+
+    two_cpus()
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 3, (21, 6))
+    x[:5, 1:] = 0
+    y = draw.normal(size=(21, 6, 1)).astype("float32")
+
+    def model() -> Any:
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((6,), dtype="int32")
+        words = keras.layers.Embedding(3, 4, mask_zero=True)(inputs)
+        made = Own(inputs, keras.layers.Dense(1)(words))
+        made.compile(keras.optimizers.SGD(0.1))
+        return made
+
+    reference = model()
+    wanted = expected(reference, x, y, validation_data=(x, y))
+    for how in ({"accumulate": 2}, {"strategy": "mirrored"}):
+        got = fitted(model, x, y, validation_data=(x, y), **how)
+        assert furthest(got.model, reference) < 2e-6, how
+        same_history(got, wanted)
 
 
 @in_tensorflow

@@ -132,6 +132,9 @@ def test_the_scale_halves_doubles_and_has_bounds() -> None:
         scale.learn(finite)
         seen.append(scale.to_json()["scale"])
     assert seen == [2.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 2.0]
+    for finite in (True, False, True):  # of steps without rows
+        scale.learn(finite, some=False)
+    assert scale.to_json() == {"scale": 2.0, "good": 0}
     other = LossScale()
     other.from_json(scale.to_json())
     assert other.to_json() == scale.to_json()

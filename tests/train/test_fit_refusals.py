@@ -99,6 +99,16 @@ def test_models_whose_pieces_cannot_be_weighed() -> None:
     refused(active, "'active' has an activity regularizer")
     none = keras.losses.SparseCategoricalCrossentropy(reduction=None)
     refused(network("sgd", loss=none), "one way to reduce")
+
+    def recurrent() -> Any:
+        layers = [keras.layers.GRU(4, stateful=True, name="going"), keras.layers.Dense(1)]
+        made = keras.Sequential([keras.Input(batch_shape=(4, 5, 3)), *layers])
+        made.compile("sgd", "mse")
+        return made
+
+    series = (np.zeros((16, 5, 3)), np.zeros((16, 1)))
+    refused(recurrent, "'going': stateful=True .*a step of 2 pieces .*accumulate=1", data=series)
+    refused(recurrent, "a step of 2 pieces", data=series, strategy="mirrored", accumulate=1)
     inputs = keras.Input((WIDTH,))
     outputs = [keras.layers.Dense(3)(inputs), keras.layers.Dense(3)(inputs)]
     model = keras.Model(inputs, outputs)

@@ -139,6 +139,69 @@ def test_callbacks_remember_what_they_did(tmp_path: Path) -> None:
 
 
 @in_tensorflow
+def test_weights_that_were_swapped_for_their_averages_are_swapped_back(tmp_path: Path) -> None:
+    """After an end in the middle of an epoch; and after all of its epochs, to be taken on."""
+    import keras
+
+    def averaging() -> Any:
+        model = network()
+        averages = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        model.compile(averages, "sparse_categorical_crossentropy")
+        return model
+
+    def swapping() -> dict[str, Any]:
+        return {
+            "model": averaging,
+            "callbacks": [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)],
+        }
+
+    two_cpus()
+    whole = fitted(None, **swapping())
+    with pytest.raises(Ended):
+        fitted(tmp_path / "ended", ended_at=8, **swapping())
+    fitted(tmp_path / "done", epochs=2, **swapping())
+    for folder in ("ended", "done"):
+        resumed = fitted(tmp_path / folder, **swapping())
+        assert resumed.history == whole.history
+        assert furthest(resumed.model, whole.model) == 0, folder
+        after = fitted(tmp_path / folder, **swapping())  # nothing is left to do
+        assert furthest(after.model, whole.model) == 0, folder
+
+
+@pytest.mark.parametrize("strategy", ["one", "mirrored"])
+@in_tensorflow
+def test_layers_that_have_no_seed_draw_on(tmp_path: Path, strategy: str) -> None:
+    import keras
+
+    class Noise(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any, training: bool | None = None) -> Any:
+            return values + keras.random.normal(keras.ops.shape(values)) if training else values
+
+    two_cpus()
+    how = {"strategy": strategy, "model": lambda: network("sgd", Noise)}
+    whole = fitted(None, **how)
+    with pytest.raises(Ended):
+        fitted(tmp_path, ended_at=8, checkpoint_every=3, **how)
+    resumed = fitted(tmp_path, **how)
+    assert resumed.report["resumed_at_step"] == 6
+    assert resumed.history == whole.history
+    assert furthest(resumed.model, whole.model) == 0
+
+
+@in_tensorflow
+def test_a_log_goes_on_where_a_run_does(tmp_path: Path) -> None:
+    import keras
+
+    two_cpus()
+    log = tmp_path / "log.csv"
+    log.write_text("of another run")
+    for epochs in (1, 3):
+        fitted(tmp_path / "kept", epochs=epochs, callbacks=[keras.callbacks.CSVLogger(log)])
+    begun = [line.partition(",")[0] for line in log.read_text().splitlines()]
+    assert begun == ["epoch", "0", "1", "2"]
+
+
+@in_tensorflow
 def test_the_learning_rate_of_an_epoch_is_set_once(tmp_path: Path) -> None:
     import keras
 

@@ -33,6 +33,12 @@ def test_weights_become_those_of_one_device(found: Any) -> None:
         assert off < 2e-6, way
 
 
+def test_what_is_masked_does_not_count(found: Any) -> None:
+    assert len(found["masked"]) == 2
+    for micro_batches, off in found["masked"].items():
+        assert off < 2e-6, micro_batches
+
+
 def test_weights_gradients_and_optimizer_are_where_the_stage_is(found: Any) -> None:
     assert found["weights"] == ["CPU:0", "CPU:1", "CPU:2"]
     assert min(found["layers"]) >= 5
@@ -57,6 +63,7 @@ def test_what_cannot_be_staged_is_said(found: Any) -> None:
     assert "0 GPUs" in refused["no GPUs"]
     assert "one device" in refused["XLA"]
     assert "micro_batches=1" in refused["added loss"]
+    assert "'going': stateful=True" in refused["stateful"]
 
 
 def test_keras_distribution_does_nothing_with_tensorflow(found: Any) -> None:

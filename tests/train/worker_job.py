@@ -14,6 +14,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "sgd": {},
     "sgd in pieces": {"accumulate": 4},
     "sgd in halves": {"accumulate": 2, "precision": "mixed_float16"},
+    "sgd in halves, of unknown length": {"precision": "mixed_float16"},
     "adam": {"accumulate": 4, "jit": True},
     "adamw": {"accumulate": 2, "shard": "data"},  # from a tf.data.Dataset
     "sgd from files": {},
@@ -39,7 +40,9 @@ def main(folder: Path) -> None:
         model = first if by == "sgd" else network(by.partition(" ")[0])
         if not found.is_chief:
             model.layers[0].bias.assign_add([0.5] * 16)
-        data: Any = (dataset,) if by == "adamw" else (x, y)
+        data: Any = (x, y)
+        if by == "adamw" or "unknown" in by:
+            data = (dataset.filter(lambda *_: True) if "unknown" in by else dataset,)
         if "files" in by:
             data = (str(folder / FILES), "y")
         settings = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 1, "timeout": 30}

@@ -15,6 +15,7 @@ Keras' own `fit` breaks there. One step::
 - `strategies`: which replicas there are, and how they add up; `cluster`, `nodes`: which processes
 - `feed`: rows to micro-batches, each row once an epoch
 - `step`: forward, backward, all-reduce, apply; `weighing`: what each piece counts in the sum;
+  `masking`: which of its entries do; `chance`: of what layers draw that have no seed;
   `sums`: over micro-batches; `reducing`: over replicas; `clipping`: what is applied of the sums;
   `scaling`: the loss scale of float16; `tally`: metrics and statistics across replicas;
   `passes`: a model forward, and its metrics; `undoing`: what a step that failed puts back;

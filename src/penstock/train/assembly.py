@@ -16,6 +16,7 @@ from penstock.train.alike import check_alike, check_order
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
 from penstock.train.carry import check_home, give_back
+from penstock.train.chance import Chance
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
 from penstock.train.feed.batches import check_epochs
@@ -76,7 +77,8 @@ class Assembly:
             self.build(self.model)
             self._check_home()  # of metrics it is known only now
             self.scale = scale_of(self.model)
-        self.tally = Tally(self.model)
+            chance = Chance(alone=where.kind == "one")
+        self.tally = Tally(self.model, chance)
         self.before = Before(where, self.tally)
         self.jit = compiled_at_first(self.model, where, options.jit, options.deterministic)
         self.through = self._recomputed(feed)

@@ -8,6 +8,7 @@ that is thrown away.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -88,7 +89,8 @@ class Listeners:
         model.history = self.history
         model.stop_training = False
         for each in self.all:
-            each.set_params(params)
+            averages = isinstance(each, library.callbacks.SwapEMAWeights)
+            each.set_params({**params, "epochs": 0} if averages else params)
             each.set_model(model)
         self._of = {
             hook: [each for each in self.all if _has(each, hook)]
@@ -108,6 +110,16 @@ class Listeners:
         for each in self._of.get(hook, self.all):
             getattr(each, f"on_{hook}")(*arguments)
 
+    def settle(self) -> None:
+        """After the last epoch, where a model has its averages already: they are to stay.
+
+        Keras' callback, which is not told which epoch is the last, would give up the weights that
+        they are averages of, and with them checkpoints that are to be gone on from.
+        """
+        for each in self.all:
+            if isinstance(each, keras().callbacks.SwapEMAWeights) and each._ema_weights_in_model:
+                each._finalize_ema_values()
+
     def close(self) -> None:
         """Throw away what was to be thrown away."""
         if self._folder is not None:
@@ -123,6 +135,20 @@ class Listeners:
                     folder = Path(self._folder, str(number))
                     folder.mkdir(exist_ok=True)
                     setattr(each, name, str(folder / Path(path).name))
+
+
+@contextlib.contextmanager
+def appending(callbacks: Sequence[Any], resumed: bool) -> Iterator[None]:
+    """While training begins: a run that is taken up again goes on with its files, too."""
+    found = [each for each in callbacks if isinstance(each, keras().callbacks.CSVLogger)]
+    before = [each.append for each in found]
+    for each in found:
+        each.append = each.append or resumed
+    try:
+        yield
+    finally:
+        for each, was in zip(found, before, strict=True):
+            each.append = was
 
 
 def _flat(given: Any) -> list[Any]:

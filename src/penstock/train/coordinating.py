@@ -231,7 +231,7 @@ class Coordinated:
             weight = weighing.sample_weight(y, given)
             with tf.GradientTape() as tape, losses_at_once(model, count):
                 y_pred, loss = forward(model, x, y, weight, training=True)
-                counts = weighing.of(count, weight, y_pred, rows) if len(pieces) > 1 else 1.0
+                counts = weighing.of(count, y, weight, y_pred, rows) if len(pieces) > 1 else 1.0
                 aim = loss * tf.cast(counts, loss.dtype)
             found = tape.gradient(aim, [each.value for each in weights])
             sums = [_plus(sum_, gradient) for sum_, gradient in zip(sums, found, strict=True)]

@@ -26,7 +26,7 @@ import numpy as np
 from penstock.errors import TrainingError
 from penstock.model.runtime import keras, tf
 from penstock.train.agreement import agreed, check_same
-from penstock.train.callbacks import Listeners, Logs
+from penstock.train.callbacks import Listeners, Logs, appending
 from penstock.train.feed.feed import check_some
 from penstock.train.intake import Ahead, iterator_of
 from penstock.train.jit import NotCompiled
@@ -102,7 +102,8 @@ class Loop:
     def _epochs(self) -> None:
         run, at = self.run, self.at
         run.model._initial_epoch = None
-        with _same_rate(run.model, at.step > 0):
+        resumed = at.step > 0
+        with _same_rate(run.model, resumed), appending(run.listeners.all, resumed):
             run.listeners.tell("train_begin", {})
         at.epoch = run.model._initial_epoch or at.epoch  # Keras' BackupAndRestore says so
         if run.recall is not None:
@@ -129,6 +130,8 @@ class Loop:
             if run.model.stop_training:
                 break
         self._ahead.drop()
+        if at.epoch >= run.epochs:
+            run.listeners.settle()
         # Before callbacks restore what they think best: as in Keras.
         optimizer_of(run.model).finalize_variable_values(run.model.trainable_variables)
         run.listeners.tell("train_end", logs)

@@ -20,6 +20,8 @@ PREFIX = "callbacks/"  # of arrays in a checkpoint
 _KNOWN = {
     "EarlyStopping": ("wait", "best", "best_epoch", "stopped_epoch"),
     "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
+    # After an epoch the model has the averages, and the next one begins with swapping them back.
+    "SwapEMAWeights": ("_ema_weights_in_model",),
     "ModelCheckpoint": ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
 }
 _WEIGHTS = "best_weights"

@@ -29,6 +29,7 @@ from penstock.train.cuts import balanced
 from penstock.train.recompute import recomputed
 from penstock.train.remat import Same
 from penstock.train.segments import Chain, Segment, chain_of, graph_of
+from penstock.train.weighing import stateful
 
 _COPIES = 4  # of a weight: itself, its gradient, and what optimizers keep for it
 _ROWS = 32  # whose activations weigh against weights, where stages are balanced
@@ -58,6 +59,12 @@ def stages(
         raise ConfigError("stages: the model's optimizer has state already; make stages before")
     if micro_batches < 1:
         raise ConfigError(f"micro_batches must be at least 1, not {micro_batches}")
+    going = stateful(model)
+    if going and micro_batches > 1:
+        raise ConfigError(
+            f"{' and '.join(map(repr, going))}: stateful=True would hand the states of a "
+            "micro-batch's rows to those of the next one: use micro_batches=1"
+        )
     names = list(devices) if devices is not None else _gpus()
     cuts = _after_layers(chain, ends) if ends is not None else _balanced(chain, len(names))
     if len(cuts) + 1 != len(names):
@@ -98,7 +105,7 @@ class Staged(Same):
         rows, pieces = _cut(flat, micro_batches)
         done = [self._piece(dict(zip(chain.inputs, one, strict=True)), training) for one in pieces]
         with tf.device(places[-1][0]):
-            outputs = [tf.concat(parts, 0)[:rows] for parts in zip(*done, strict=True)]
+            outputs = [_joined(parts, rows) for parts in zip(*done, strict=True)]
         packed = keras().tree.pack_sequence_as(graph._outputs_struct, outputs)
         return outputs[0] if isinstance(packed, list | tuple) and len(packed) == 1 else packed
 
@@ -147,6 +154,15 @@ def _cut(flat: Sequence[Any], pieces: int) -> tuple[Any, list[list[Any]]]:
     total = rows + lent
     edges = [total * number // pieces for number in range(pieces + 1)]
     return rows, [[one[start:end] for one in whole] for start, end in itertools.pairwise(edges)]
+
+
+def _joined(parts: Sequence[Any], rows: Any) -> Any:
+    """An output of all micro-batches, with its mask: losses and metrics look at that."""
+    joined = tf.concat(parts, 0)[:rows]
+    masks = [getattr(part, "_keras_mask", None) for part in parts]
+    if masks[0] is not None:
+        joined._keras_mask = tf.concat(masks, 0)[:rows]
+    return joined
 
 
 def _gpus() -> list[str]:

@@ -20,6 +20,7 @@ from penstock.train.tally import Tally
 if TYPE_CHECKING:
     from penstock.train.checkpoints import State
 
+_CHANCE = "chance/state"  # of layers without a seed; older checkpoints have none
 _COUNTED = "metrics/"  # begins the names of what metrics have counted
 
 
@@ -50,6 +51,9 @@ class Kept:
         arrays = {name: each for name, each in state.arrays.items() if not name.startswith(PREFIX)}
         counted = {name: arrays.pop(name) for name in list(arrays) if name.startswith(_COUNTED)}
         lasting = dict(self._lasting())
+        if _CHANCE not in arrays or _CHANCE not in lasting:  # few models draw of it
+            arrays.pop(_CHANCE, None)
+            lasting.pop(_CHANCE, None)
         _check(_shapes(lasting), _shapes(arrays))
         for name, variable in lasting.items():
             variable.assign(arrays[name])
@@ -68,6 +72,8 @@ class Kept:
             yield f"model/{number}/{_kind(variable)}", variable
         for number, variable in enumerate(optimizer_of(self._model).variables):
             yield f"optimizer/{number}", variable
+        if self._tally.chance is not None:
+            yield _CHANCE, self._tally.chance.state
 
     def _counter_names(self) -> list[str]:
         counters = enumerate(self._tally.counters)

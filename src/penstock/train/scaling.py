@@ -1,10 +1,11 @@
 """The loss scale of float16: gradients that would vanish are made larger on their way back.
 
 The scale halves when a step's gradients are not finite (and that step changes nothing), and
-doubles after so many steps that were. Whether they are is asked after the all-reduce, so all
-replicas and workers decide alike. Keras' own `LossScaleOptimizer` does not work under a strategy;
-where a model was compiled with one, its inner optimizer is used, with this scale, which begins with
-what that one has, and is left there in the end. Of a plain optimizer it is noted beside it.
+doubles after so many steps that were; one without any rows counts as neither. Whether they are is
+asked after the all-reduce, so all replicas and workers decide alike. Keras' own
+`LossScaleOptimizer` does not work under a strategy; where a model was compiled with one, its inner
+optimizer is used, with this scale, which begins with what that one has, and is left there in the
+end. Of a plain optimizer it is noted beside it.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ class LossScale:
         # Not an integer: TensorFlow keeps those on the host, where XLA cannot reach from a GPU.
         self.good = tf.Variable(0.0, name="good_steps", dtype=tf.float32, **kept)
 
-    def learn(self, finite: Any) -> None:
-        """After a step, outside of the replicas."""
+    def learn(self, finite: Any, some: Any = None) -> None:
+        """After a step, outside of the replicas; nothing from one that did not have `some` rows."""
         good = tf.where(finite, self.good + 1.0, 0.0)
         grown = good >= self._patience
         raised = tf.where(grown, tf.minimum(self.value * 2.0, _LARGEST), self.value)
-        self.value.assign(tf.where(finite, raised, tf.maximum(self.value * 0.5, 1.0)))
-        self.good.assign(tf.where(grown, 0.0, good))
+        value = tf.where(finite, raised, tf.maximum(self.value * 0.5, 1.0))
+        good = tf.where(grown, 0.0, good)
+        if some is not None:
+            value, good = tf.where(some, value, self.value), tf.where(some, good, self.good)
+        self.value.assign(value)
+        self.good.assign(good)
 
     def to_json(self) -> dict[str, float]:
         """As a checkpoint keeps it."""

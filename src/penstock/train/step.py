@@ -89,7 +89,7 @@ class TrainStep:
         self._function = traced(self._step, reduce_retracing=True)
 
     def _plainly(self) -> Any:
-        return plainly(self._place.replicas, self._optimizer)
+        return plainly(self._place.replicas, self._optimizer, self._tally.chance)
 
     def _step(self, iterator: Any) -> Any:
         strategy = self._place.strategy
@@ -110,8 +110,8 @@ class TrainStep:
         return self._ended(reduced)
 
     def _ended(self, reduced: Any) -> Any:
-        gradients, changes, counted, rows, good = reduced
-        self._change(gradients, changes, good)
+        gradients, changes, counted, rows, finite = reduced
+        self._change(gradients, changes, finite, rows)
         local = self._place.strategy.experimental_local_results
         return [local(each)[0] for each in counted], local(rows)[0]
 
@@ -176,7 +176,8 @@ class TrainStep:
         return self._reduced(gradients, counts, self._before.statistics())
 
     def _reduced(self, gradients: list[Any], counts: Any, before: list[Any]) -> Any:
-        """The sums of all replicas, the same on each: gradients, statistics, counters, counts.
+        """The sums of all replicas, the same on each: gradients, statistics, counters, rows, and
+        whether the gradients are finite (`None` where nobody asks).
 
         `before`: statistics when the step began.
         """
@@ -204,28 +205,31 @@ class TrainStep:
         self._tally.count_loss(loss, rows, self._place.replicas)
         if counted:
             counted = self._tally.with_loss(counted, loss, rows)
-        gradients, good = finished(gradients, self._scale, self._clip_norm)
-        if self._may_be_empty:
-            some = counts[1] > 0
-            good = some if good is None else tf.logical_and(good, some)
-        return gradients, changes, counted, rows, good
+        gradients, finite = finished(gradients, self._scale, self._clip_norm)
+        return gradients, changes, counted, rows, finite
 
-    def _change(self, gradients: Any, changes: Any, good: Any) -> None:
-        """The weights, in each replica; the decision is taken outside of them."""
+    def _change(self, gradients: Any, changes: Any, finite: Any, rows: Any) -> None:
+        """The weights, in each replica; the decision is taken outside of them.
+
+        A step without rows changes nothing, and no more does the loss scale learn of it.
+        """
         strategy = self._place.strategy
+        local = strategy.experimental_local_results
 
         def applied() -> Any:
             strategy.run(self._apply, args=(gradients,))
             return tf.constant(True)
 
         strategy.run(self._set_statistics, args=(changes,))
-        if good is None:
+        some = local(rows)[0] > 0 if self._may_be_empty else None
+        good = None if finite is None else local(finite)[0]
+        needed = [each for each in (some, good) if each is not None]
+        if not needed:
             applied()
             return
-        decided = strategy.experimental_local_results(good)[0]
-        tf.cond(decided, applied, lambda: tf.constant(False))
-        if self._scale is not None:
-            self._learn(decided)
+        tf.cond(tf.reduce_all(needed), applied, lambda: tf.constant(False))
+        if good is not None:
+            self._learn(good, some)
 
     def _set_statistics(self, changes: Any) -> None:
         for variable, value in zip(self._tally.statistics[: len(changes)], changes, strict=True):
@@ -251,7 +255,7 @@ class TrainStep:
             y_pred, loss = forward(model, x, y, weight, training=True, through=self._through)
             own, rows, aim = tf.ones(()), tf.cast(count, tf.float32), loss
             if many:
-                own = self._weighing.of(count, weight, y_pred, self._rows)
+                own = self._weighing.of(count, y, weight, y_pred, self._rows)
                 aim = aim * tf.cast(own, aim.dtype)
             weighed = tf.where(count > 0, tf.cast(loss, tf.float32) * own, 0.0)
             if self._scale is not None:
@@ -285,9 +289,9 @@ class TrainStep:
         for each, old in zip(changing, before, strict=True):
             each.value.assign(tf.where(good, each.value, old))
 
-    def _learn(self, good: Any) -> None:
+    def _learn(self, finite: Any, some: Any = None) -> None:
         assert self._scale is not None
-        self._scale.learn(good)
+        self._scale.learn(finite, some)
 
     def _as_compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if not self.jit:

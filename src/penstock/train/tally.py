@@ -18,19 +18,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.model.runtime import keras, tf
+from penstock.train.chance import Chance
 
 
 class Tally:
-    """The metric variables and the statistics of a compiled, built model."""
+    """The metric variables and the statistics of a compiled, built model; `chance`: of its run."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, chance: Chance | None = None) -> None:
+        self._model, self.chance = model, chance
         self.counters = list(model.metrics_variables)
         losses = model._compile_loss.metrics if model._compile_loss is not None else []
         self._loss_counters = {id(each) for metric in losses for each in metric.variables}
         self._always_rows = bool(losses)
         self.statistics = statistics_of(model)
         self.other_state = _other_state(model, (*self.counters, *self.statistics))
+        if chance is not None:
+            self.other_state.append(chance.state)
 
     def count_loss(self, loss: Any, rows: Any, shares: int = 1) -> None:
         """The loss of so many rows; where so many replicas say the same, a share from each."""

@@ -169,7 +169,7 @@ class _Step:
 
     def __call__(self, iterator: Any) -> Any:
         """Take a piece on each replica; returns what those of this worker count: see `_Losses`."""
-        with plainly(self._place.replicas):
+        with plainly(self._place.replicas, chance=self._tally.chance):
             return self._function(iterator)
 
     def counted(self) -> list[Any]:
@@ -197,7 +197,7 @@ class _Step:
         before = tally.before() if many or tally.weighs_losses else []
         y_pred, loss = forward(self._model, x, y, weight, training=False)
         count_in(self._model, tally, x, y, y_pred, weight, count, before)
-        own = self._weighing.of(count, weight, y_pred, 1.0) if many else tf.ones(())
+        own = self._weighing.of(count, y, weight, y_pred, 1.0) if many else tf.ones(())
         weighed = tf.where(count > 0, tf.cast(loss, tf.float32) * own, 0.0)
         return tf.stack([own, tf.cast(count, tf.float32), weighed])
 

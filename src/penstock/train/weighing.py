@@ -7,7 +7,7 @@ global batch is the sum of the pieces' losses × what they count, over the sum o
 
 | the loss is reduced by | a piece counts |
 |---|---|
-| `sum_over_batch_size`, `mean` | its rows (with a mask: the entries that are not masked) |
+| `sum_over_batch_size`, `mean` | its rows (with a mask: the entries that count, see `masking`) |
 | `mean_with_sample_weight` | the sum of its sample weights |
 | `sum` | 1, and nothing is divided |
 
@@ -32,6 +32,8 @@ import numpy as np
 
 from penstock.errors import ConfigError, TrainingError
 from penstock.model.runtime import keras, tf
+from penstock.train.chance import Chance
+from penstock.train.masking import Masks
 
 _ROWS = ("sum_over_batch_size", "mean")
 _SUMS = "_all_reduce_sum_gradients"  # what Keras' optimizers add gradients up with, once more
@@ -48,8 +50,10 @@ class Weighing:
         self.pieces = pieces
         self._table = _table(class_weight)
         self.by = _reduction(model) if pieces > 1 else "rows"
+        self._masks = Masks(model, pieces)
         if pieces > 1:
             _refuse_activity(model)
+            _refuse_stateful(model, pieces)
         if self.by == "sum" and model.losses:
             raise ConfigError(
                 'a loss with reduction="sum" and penalties on weights cannot be summed over '
@@ -65,31 +69,27 @@ class Weighing:
         weight = _of_classes(y, self._table)
         return weight if given is None else tf.cast(given, weight.dtype) * weight
 
-    def of(self, count: Any, weight: Any, y_pred: Any, rows: float) -> Any:
+    def of(self, count: Any, y: Any, weight: Any, y_pred: Any, rows: float) -> Any:
         """What a piece counts, a float32 scalar: about 1 for one of so many rows."""
         is_real = tf.cast(count > 0, tf.float32)  # and not padding
         if self.by == "sum":
             return is_real
-        masks = [_mask(part) for part in keras().tree.flatten(y_pred)]
-        if any(mask is not None for mask in masks):
-            return is_real * self._unmasked(masks, weight) / rows
+        unmasked = self._masks.unmasked(y, y_pred)
+        if unmasked is not None:
+            return is_real * self._sum_of(unmasked, weight) / rows
         if self.by == "weights" and weight is not None:
             return is_real * _sum(weight) / rows
         return tf.cast(count, tf.float32) / rows
 
-    def _unmasked(self, masks: list[Any], weight: Any) -> Any:
-        if len(masks) > 1:
-            raise ConfigError(
-                "several outputs of which some are masked cannot be summed over "
-                f"{self.pieces} pieces a step: each would count something else"
-            )
-        mask = tf.cast(masks[0], tf.float32)
+    def _sum_of(self, unmasked: Any, weight: Any) -> Any:
         if self.by == "weights" and weight is not None:
             weight = tf.cast(weight, tf.float32)
-            while len(weight.shape) < len(mask.shape):
+            while len(weight.shape) < len(unmasked.shape):
                 weight = weight[..., None]
-            mask = mask * weight
-        return tf.reduce_sum(mask)
+            while len(weight.shape) > len(unmasked.shape) and weight.shape[-1] == 1:
+                weight = tf.squeeze(weight, -1)
+            unmasked = unmasked * weight
+        return tf.reduce_sum(unmasked)
 
 
 def _reduction(model: Any) -> str:
@@ -124,8 +124,19 @@ def _refuse_activity(model: Any) -> None:
             )
 
 
-def _mask(tensor: Any) -> Any:
-    return getattr(tensor, "_keras_mask", None)
+def _refuse_stateful(model: Any, pieces: int) -> None:
+    names = stateful(model)
+    if names:
+        raise ConfigError(
+            f"{' and '.join(map(repr, names))}: stateful=True has the states of a batch's rows go "
+            f"on in the next one's, and a step of {pieces} pieces would hand them to other rows: "
+            "leave it out, or train on one device with accumulate=1"
+        )
+
+
+def stateful(model: Any) -> list[str]:
+    """The layers that go on in a batch with the states of the one before, row by row."""
+    return [each.name for each in model._flatten_layers() if getattr(each, "stateful", False)]
 
 
 def _sum(weight: Any) -> Any:
@@ -162,7 +173,9 @@ def _of_classes(y: Any, table: list[float]) -> Any:
         classes = tf.cond(tf.shape(y)[-1] == 1, lambda: _numbers(y), lambda: _largest(y))
     else:
         classes = _largest(y) if len(y.shape) > 1 and y.shape[-1] != 1 else _numbers(y)
-    return tf.gather(tf.constant(table), tf.clip_by_value(classes, 0, len(table) - 1))
+    other = len(table) - 1
+    named = tf.logical_and(classes >= 0, classes < other)
+    return tf.gather(tf.constant(table), tf.where(named, classes, other))
 
 
 def _largest(y: Any) -> Any:
@@ -175,12 +188,20 @@ def _numbers(y: Any) -> Any:
 
 
 @contextlib.contextmanager
-def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
+def plainly(replicas: int, optimizer: Any = None, chance: Chance | None = None) -> Iterator[None]:
     """While this lasts, losses are what one replica computes, seeds are each replica's own, and
     the optimizer takes gradients as they are: they are summed already."""
-    if replicas == 1:
+    with contextlib.ExitStack() as stack:
+        if replicas > 1:
+            stack.enter_context(_lock)
+            stack.enter_context(_apart_and_summed(optimizer))
+        if chance is not None:
+            stack.enter_context(chance.drawn())
         yield
-        return
+
+
+@contextlib.contextmanager
+def _apart_and_summed(optimizer: Any) -> Iterator[None]:
     if optimizer is not None and not hasattr(type(optimizer), _SUMS):
         raise TrainingError(
             f"expected Keras' optimizers to add gradients up in {_SUMS}, to be switched off here; "
@@ -189,21 +210,20 @@ def plainly(replicas: int, optimizer: Any = None) -> Iterator[None]:
         )
     losses: Any = importlib.import_module("keras.src.losses.loss")
     seeds = keras().random.SeedGenerator
-    with _lock:
-        before = (losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution)
-        drawn = seeds.next
-        losses.scale_loss_for_distribution = _as_it_is
-        losses.unscale_loss_for_distribution = _as_it_is
-        seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
+    before = (losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution)
+    drawn = seeds.next
+    losses.scale_loss_for_distribution = _as_it_is
+    losses.unscale_loss_for_distribution = _as_it_is
+    seeds.next = lambda self, ordered=True: _apart(drawn(self, ordered))
+    if optimizer is not None:
+        vars(optimizer)[_SUMS] = _as_it_is
+    try:
+        yield
+    finally:
         if optimizer is not None:
-            vars(optimizer)[_SUMS] = _as_it_is
-        try:
-            yield
-        finally:
-            if optimizer is not None:
-                del vars(optimizer)[_SUMS]
-            losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
-            seeds.next = drawn
+            del vars(optimizer)[_SUMS]
+        losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution = before
+        seeds.next = drawn
 
 
 def _as_it_is(value: Any) -> Any:
