@@ -18,8 +18,8 @@ take part.
 - `crew`: who labours: a thread, or `loaders`, processes (`loader`) that decode; `shelves`: which
   parts one of them gets, as rows lie together; `deaths`: what is learnt from one that dies
 - `sizes`: what rows take in memory, which bounds what is read at a time
-- `manifest`: what is done, and for what; `fingerprints`: whether it is still the same; `locks`: who
-  may write what
+- `manifest`: what is done, and for what; `fingerprints`: whether it is still the same;
+  `origins`: also while it runs; `locks`: who may write what
 - `parts`, `memory`: where results are put; `joining`: parts to one output, meanwhile; `merge`: the
   shards' parts as one output
 - `failures`: rows that failed, and the side file

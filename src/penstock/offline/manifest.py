@@ -47,6 +47,12 @@ class Manifest:
         self._append({"part": part, **facts})
         self.parts[part] = facts
 
+    def forget_parts(self, parts: list[int]) -> None:
+        """These are to be done again: they may have been made of something else."""
+        self._append({"forgotten": parts})
+        for part in parts:
+            self.parts.pop(part, None)
+
     def finish(self, facts: dict[str, Any]) -> None:
         """The output is on the disk, under its name."""
         self._append({"done": facts})
@@ -107,6 +113,9 @@ class Manifest:
             self.header = record
         elif "part" in record:
             self.parts[record.pop("part")] = record
+        elif "forgotten" in record:
+            for part in record["forgotten"]:
+                self.parts.pop(part, None)
         elif "done" in record:
             self.done = record["done"]
         else:
