@@ -131,6 +131,23 @@ def test_a_list_of_names_that_are_no_text(tmp_path: Path) -> None:
     assert [os.fsencode(name) for name in found] == names
 
 
+def test_whether_files_are_as_they_were_found(tmp_path: Path) -> None:
+    for name in ("a.x", "b.x", "c.x"):
+        (tmp_path / name).write_text("12")
+    listing = list_files(tmp_path, _any)
+    before = (tmp_path / "b.x").stat()
+    (tmp_path / "d.x").write_text("12")
+    assert listing.unchanged(), "another one is none of them"
+    os.utime(tmp_path / "b.x")
+    assert not listing.unchanged()
+    os.utime(tmp_path / "b.x", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert listing.unchanged()
+    (tmp_path / "a.x").unlink()
+    assert listing.unchanged(), "nothing else can be read in its place"
+    (tmp_path / "c.x").write_text("123")
+    assert not listing.unchanged()
+
+
 def test_the_fingerprint_follows_names_sizes_and_times(tmp_path: Path) -> None:
     _touch(tmp_path, "1.x", "2.x")
     seen = [list_files(tmp_path, _any).fingerprint()]

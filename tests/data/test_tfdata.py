@@ -51,6 +51,8 @@ def test_a_dataset_by_name() -> None:
     again = reopen(source.describe())
     assert again.fingerprint() == source.fingerprint()
     assert again.read(5, 6).columns["n"].tolist() == [5]
+    others = (open_source(f"{__file__}:numbered", key=key) for key in ("n", None))
+    assert len({source.fingerprint(), *(other.fingerprint() for other in others)}) == 3
 
 
 @in_tensorflow

@@ -17,7 +17,7 @@ from penstock.offline.parts import Content
 from penstock.offline.settings import WAYS, JobSettings
 from tests.data.pictures import fill
 from tests.offline.conftest import model
-from tests.offline.jobs import errors
+from tests.offline.jobs import errors, recorded
 
 
 def test_a_finished_job_is_not_done_again(x, place, monkeypatch):
@@ -214,6 +214,62 @@ def test_too_many_errors_stop_the_job_and_it_can_go_on(x, engine, place):
     assert (report.failed, report.written) == (100, 900)
     assert 0 < report.known < 1000
     assert [line["row"] for line in errors("y.npy")] == list(range(0, 1000, 10))
+
+
+def test_too_many_errors_stop_every_run_also_when_all_is_done(x, engine, place):
+    x[::10, 0] = -1
+    np.save("x.npy", x)
+
+    def run(most):
+        return penstock.predict("picky", "x.npy", "y.npy", engine=engine, max_errors=most, chunk=64)
+
+    known = []
+    for most in (30, 30, 99):
+        with pytest.raises(InputError, match=f"max_errors is {most}"):
+            run(most)
+        known.append(recorded("y.npy"))
+    assert known[0] == known[1] < known[2]
+    with pytest.raises(InputError, match="max_errors is 99"):
+        run(99)
+    assert not Path("y.npy").exists()
+    assert len(errors("y.npy")) == 100
+    report = run(100)
+    assert (report.failed, report.written) == (100, 900)
+
+
+class Listed:
+    """Rows that can be asked for by number."""
+
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, row):
+        return {"x": np.full(3, row - 250.0), "id": 1000 + row, "name": f"row {row}"}
+
+
+def listed():
+    return Listed()
+
+
+def streamed():
+    yield from map(Listed().__getitem__, range(300))
+
+
+@pytest.mark.parametrize("source", ["listed", "streamed"])
+def test_other_keys_are_another_input(engine, place, source):
+    what = f"{Path(__file__)}:{source}"
+
+    def run(**options):
+        return penstock.predict(
+            "picky", what, "y.jsonl", engine=engine, inputs="x", chunk=64, **options
+        )
+
+    with pytest.raises(InputError, match="max_errors"):
+        run(max_errors=0)
+    for key in ("id", "name"):
+        with pytest.raises(ConfigError, match="another input"):
+            run(key=key)
+    assert run(key="#row").failed == 250
 
 
 def test_the_ways_of_sharding_are_those_of_the_data_room():

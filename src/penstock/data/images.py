@@ -184,6 +184,10 @@ class Decoded(Source):
         """The source's."""
         return self._source.costs()
 
+    def unchanged(self) -> bool:
+        """The source is."""
+        return self._source.unchanged()
+
     def fingerprint(self) -> str:
         """The source's, and how it is decoded."""
         return digest(

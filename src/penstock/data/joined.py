@@ -125,6 +125,10 @@ class Joined(Source):
         ]
         return _concatenated(parts)
 
+    def unchanged(self) -> bool:
+        """The files are."""
+        return self.listing.unchanged()
+
     def fingerprint(self) -> str:
         """Files, columns, key and options."""
         return digest(self.listing.fingerprint(), self._all, self.rows, self._options)

@@ -57,6 +57,10 @@ class RawFiles(Source):
         """The files' sizes."""
         return self.listing.sizes
 
+    def unchanged(self) -> bool:
+        """The files are."""
+        return self.listing.unchanged()
+
     def fingerprint(self) -> str:
         """Names, sizes and times."""
         return digest("raw", self.listing.fingerprint())

@@ -92,12 +92,12 @@ class Indexed(_Rows):
         return self._chunk(start, elements, faults, out)
 
     def fingerprint(self) -> str:
-        """Its name, length and a few rows: what lies between them may change unnoticed."""
+        """Its name, length, key and a few rows: what lies between may change unnoticed."""
         count = self.rows
         some = [
             self.read(at, at + 1) for at in sorted({0, count // 2, count - 1}) if 0 <= at < count
         ]
-        return digest("indexed", self._name, count, *(_content(chunk) for chunk in some))
+        return digest("indexed", self._name, self._key, count, *(_content(chunk) for chunk in some))
 
 
 class Stream(_Rows):
@@ -145,8 +145,8 @@ class Stream(_Rows):
         self._at += sum(1 for _ in itertools.islice(self._rest, row - self._at))
 
     def fingerprint(self) -> str:
-        """Only what it is called and looks like."""
-        return digest("stream", self._name, self._signature)
+        """Only what it is called and looks like, and what its keys are."""
+        return digest("stream", self._name, self._signature, self._key)
 
 
 def _first(items: Any, name: str) -> Any:

@@ -60,6 +60,11 @@ class Source(abc.ABC):
     def fingerprint(self) -> str:
         """Changes when the rows may have: sizes, times or etags of files, schema, options."""
 
+    def unchanged(self) -> bool:
+        """Whether what lies behind it is as when it was opened, as far as a look tells: a file that
+        is written over is read anew, from its middle."""
+        return True
+
     def keys(self, start: int, stop: int) -> Array:
         """Keys of rows that cannot be read; their numbers, where only reading tells."""
         return np.arange(start, stop)

@@ -99,8 +99,8 @@ class DatasetBlocks(Source):
         return chunk_of(start, columns, keys, {}, out)
 
     def fingerprint(self) -> str:
-        """Its name and what its elements are."""
-        return digest("dataset", self._name, self._batched, self.rows)
+        """Its name, what its elements are, and what its keys are."""
+        return digest("dataset", self._name, self._batched, self.rows, self._key)
 
     def close(self) -> None:
         """Let go of the pipeline."""

@@ -19,7 +19,8 @@ take part.
   parts one of them gets, as rows lie together; `deaths`: what is learnt from one that dies
 - `forms`: what outputs look like: the same in all of a job
 - `sizes`: what rows take in memory, which bounds what is read at a time
-- `manifest`: what is done, and for what; `fingerprints`: whether it is still the same
+- `manifest`: what is done, and for what; `fingerprints`: whether it is still the same;
+  `origins`: also while it runs; `locks`: who may write what
 - `parts`, `memory`: where results are put; `joining`: parts to one output, meanwhile; `merge`: the
   shards' parts as one output
 - `failures`: rows that failed, and the side file

@@ -30,6 +30,7 @@ from penstock.offline.joining import Joining
 from penstock.offline.manifest import Manifest, another, check_same
 from penstock.offline.monitor import Monitor, cores
 from penstock.offline.options import Options
+from penstock.offline.origins import Origins
 from penstock.offline.outcome import check_rows, kinds_of, report_of, text_of
 from penstock.offline.parts import DATA, ERRORS, KEYS, Facts
 from penstock.offline.place import Place
@@ -65,6 +66,7 @@ class FiledRun:
             )
         if not manifest.parts and not manifest.done:
             manifest.forget()  # nothing is lost by another beginning, with other options perhaps
+        self._origins = Origins(self._model, str(options.job.map or ""), manifest)
 
     def run(self, tell: Tell) -> JobReport:
         """Do what is left to do."""
@@ -76,12 +78,13 @@ class FiledRun:
                 served = stack.enter_context(
                     served_by(options.engine_name, self._name, options.engine_folder)
                 )
+                self._origins.serve(served)
             derived = header.get("derived", {})
             source = self._input.open(derived)
             if header:
                 if source is None:
                     raise another(["input"], manifest.path)
-                check_same(header["identity"], self._identity(source, served), manifest.path)
+                check_same(header["identity"], self._identity(source), manifest.path)
                 if manifest.done:
                     return self._done_before(source)
             if served is None:
@@ -125,7 +128,7 @@ class FiledRun:
             store.remove()
             manifest.begin(
                 {
-                    "identity": self._identity(source, served),
+                    "identity": self._identity(source),
                     "derived": derived,
                     "plan": served.plan(),
                     "cut": shape.to_json(),
@@ -153,6 +156,7 @@ class FiledRun:
             joining.add(part, facts)
 
         def record(part: int, facts: Facts) -> None:
+            self._origins.compare_before(part, source)
             manifest.record(part, facts)
             joining.add(part, facts)
 
@@ -164,6 +168,7 @@ class FiledRun:
             taken, began = monitor.seconds, time.monotonic()
             check_rows(job)
             first = first_of(store.paths(job.parts, ERRORS))
+            self._origins.compare(source)
             errors = self._end(job, served, joining)
         except PenstockError as error:
             failed = store.paths(job.parts, ERRORS)
@@ -174,6 +179,8 @@ class FiledRun:
             raise
         finally:
             joining.drop()
+            with contextlib.suppress(PenstockError, OSError):  # what ended the run says more
+                self._origins.compare_at_last(source)
         return report_of(
             self._name, self._what, self._told, job, monitor, known, taken, starting,
             time.monotonic() - began, errors, self._notes(), first,
@@ -201,19 +208,13 @@ class FiledRun:
         store.remove()
         return errors
 
-    def _identity(self, source: Source, served: Served | None) -> dict[str, Any]:
-        options = self._options
-        if self._model is not None:
-            model = fingerprints.of_model(self._model)
-        else:
-            assert served is not None
-            model = fingerprints.of_served(served.model, served.spec, served.facts)
+    def _identity(self, source: Source) -> dict[str, Any]:
+        options, origins = self._options, self._origins
         chosen = options.job.identity()
-        code = fingerprints.of_text(chosen["map"]) if chosen["map"] else ""
         return {
             "input": source.fingerprint(),
-            "model": model,
-            "options": {**chosen, **options.sink, "code": code},
+            "model": origins.model,
+            "options": {**chosen, **options.sink, "code": origins.code},
             "shard": options.job.shard,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 import sys
 from pathlib import Path
@@ -49,14 +50,36 @@ def of_served(name: str, spec: ModelSpec, facts: dict[str, Any]) -> str:
 
 def of_text(source: str) -> str:
     """A file, a folder, or the code behind `module:function`; its name, where there is neither."""
+    path = _behind(source)
+    if path is None:
+        return source
+    content = folder_digest(path) if path.is_dir() else file_digest(path)
+    return content if path == Path(source) else source + content
+
+
+def stamps(source: str) -> tuple[object, ...]:
+    """Of the files that `of_text` reads, without reading them: changes when they are written."""
+    path = _behind(source)
+    if path is None:
+        return ()
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return tuple((str(file), *_times(file.stat())) for file in files)
+    except FileNotFoundError:  # it is being replaced
+        return (None,)
+
+
+def _times(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def _behind(source: str) -> Path | None:
     place, colon, _ = source.rpartition(":")
     if not colon or Path(source).exists():
-        path = Path(source)
-        if path.is_dir():
-            return folder_digest(path)
-        return file_digest(path) if path.is_file() else source
-    code = Path(place) if place.endswith(".py") else _module_file(place)
-    return source + (file_digest(code) if code is not None and code.is_file() else "")
+        path: Path | None = Path(source)
+    else:
+        path = Path(place) if place.endswith(".py") else _module_file(place)
+    return path if path is not None and (path.is_file() or path.is_dir()) else None
 
 
 def _module_file(name: str) -> Path | None:

@@ -116,6 +116,7 @@ class Job:
 
     def run(self, monitor: Monitor, tell: Tell) -> None:
         """Until all parts are recorded. Raises what stops it; what is recorded stays."""
+        self._check_errors()  # those of earlier runs
         crew = _crew(self.work)
         try:
             while crew.fill(self._todo):
@@ -146,6 +147,9 @@ class Job:
             self.written += count([event.facts], "written")
             self.failed += count([event.facts], "failed")
         crew.recorded(event.part)
+        self._check_errors()
+
+    def _check_errors(self) -> None:
         most = self.work.settings.max_errors
         if 0 <= most < self.failed:
             raise InputError(

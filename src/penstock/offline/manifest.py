@@ -2,23 +2,21 @@
 
 A line is written and synced after what it tells of is on the disk under its name, so after a crash
 the manifest may know too little but never too much. A last line that was cut short is dropped. The
-file is locked while a job, or one of its loaders, lives.
+file is locked (`locks`) while a job, or one of its loaders, lives.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import ConfigError
+from penstock.offline.locks import locked, run_line
 
 FORMAT = 1
-_DYING = 10.0  # seconds that the loaders of a killed job may take to end
 
 
 class Manifest:
@@ -41,13 +39,19 @@ class Manifest:
 
     def begin_run(self) -> None:
         """This process goes on with it."""
-        self._append({"run": os.getpid()})
+        self._write(run_line())
         self.runs += 1
 
     def record(self, part: int, facts: dict[str, Any]) -> None:
         """A part is on the disk, under its name."""
         self._append({"part": part, **facts})
         self.parts[part] = facts
+
+    def forget_parts(self, parts: list[int]) -> None:
+        """These are to be done again: they may have been made of something else."""
+        self._append({"forgotten": parts})
+        for part in parts:
+            self.parts.pop(part, None)
 
     def finish(self, facts: dict[str, Any]) -> None:
         """The output is on the disk, under its name."""
@@ -65,7 +69,9 @@ class Manifest:
         self.header, self.parts, self.done, self.runs = {}, {}, {}, 0
 
     def _append(self, record: dict[str, Any]) -> None:
-        data = json.dumps(record).encode() + b"\n"
+        self._write(json.dumps(record).encode() + b"\n")
+
+    def _write(self, data: bytes) -> None:
         end = os.lseek(self.descriptor, 0, os.SEEK_END)
         try:
             written = 0
@@ -107,6 +113,9 @@ class Manifest:
             self.header = record
         elif "part" in record:
             self.parts[record.pop("part")] = record
+        elif "forgotten" in record:
+            for part in record["forgotten"]:
+                self.parts.pop(part, None)
         elif "done" in record:
             self.done = record["done"]
         else:
@@ -118,11 +127,7 @@ def open_manifest(path: Path, anew: bool = False) -> Manifest:
 
     `anew`: what it says does not matter, not even whether it can be understood.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _opened(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    descriptor = locked(path)
     try:
         manifest = Manifest(path, descriptor)
         if not anew:
@@ -131,19 +136,6 @@ def open_manifest(path: Path, anew: bool = False) -> Manifest:
         os.close(descriptor)
         raise
     return manifest
-
-
-def _opened(path: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            _lock(path, descriptor)
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # it was removed between the two steps: by a job that never began
 
 
 def check_same(known: dict[str, Any], found: dict[str, Any], path: Path) -> None:
@@ -159,27 +151,3 @@ def another(changed: list[str], path: Path) -> ConfigError:
         f"{path} tells of a job with another {' and '.join(changed)}: put things back as they "
         "were to go on, or begin anew with restart"
     )
-
-
-def _lock(path: Path, descriptor: int) -> None:
-    until = time.monotonic() + _DYING
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            owner = _last_run(path)
-            if time.monotonic() > until or (owner and Path(f"/proc/{owner}").exists()):
-                running = f", process {owner}" if owner else ""
-                raise ConfigError(
-                    f"another job writes this output ({path} is locked{running})"
-                ) from None
-        time.sleep(0.05)  # a job that was killed: its loaders are about to notice
-
-
-def _last_run(path: Path) -> int:
-    runs = [line for line in path.read_bytes().splitlines() if line.startswith(b'{"run": ')]
-    try:
-        return int(json.loads(runs[-1])["run"]) if runs else 0
-    except ValueError:
-        return 0

@@ -24,6 +24,7 @@ from penstock.data.chunk import Array
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.ending import remove, size_of, write_output
 from penstock.offline.forms import check_forms
+from penstock.offline.locks import sole_writer
 from penstock.offline.manifest import Manifest, open_manifest
 from penstock.offline.options import SINK_OPTIONS
 from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore, forms_in
@@ -50,17 +51,18 @@ def merge(out: Any, *, work: str = "", restart: bool = False, **options: Any) ->
     """Join what `predict(…, out, shard=…)` has left beside `out`, or in `work`.
 
     `options` are the output's, by default those of the shards. Raises `ConfigError` when a shard is
-    missing, is not whole, or is about something else. The shards stay; an output that is there
-    already is written over only with `restart`.
+    missing, is not whole, or is about something else, or while a job writes `out`. The shards stay;
+    an output that is there already is written over only with `restart`.
     """
     place = place_of(out, JobSettings(work=work), options)
-    if size_of(place.out) >= 0 and not restart:
-        raise ConfigError(f"{place.out} is there already: write over it with restart")
     found: list[tuple[Place, Manifest]] = []
     try:
-        for shard in place.shards():
-            found.append((shard, open_manifest(shard.manifest)))
-        return _merged(place, found)
+        with sole_writer(place.lock):
+            if size_of(place.out) >= 0 and not restart:
+                raise ConfigError(f"{place.out} is there already: write over it with restart")
+            for shard in place.shards():
+                found.append((shard, open_manifest(shard.manifest)))
+            return _merged(place, found)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise ConfigError(f"{where}{error.strerror or error}") from error

@@ -5,6 +5,7 @@
     scores.keys.npy                 keys, where the format has no place for them
     scores.parquet.manifest.jsonl   what the job is about, and what is done
     scores.parquet.parts/           parts; removed at the end
+    .scores.parquet.lock            who writes the output just now; removed at the end
 
 Of a shard, `scores.parquet.3-of-8.manifest.jsonl` and `….3-of-8.parts/`, until they are merged.
 """
@@ -57,6 +58,15 @@ class Place:
     def manifest(self) -> Path:
         """The manifest."""
         return self._beside(_MANIFEST)
+
+    @property
+    def lock(self) -> Path | None:
+        """What who writes the output holds; `None` for who writes the parts of a shard alone, and
+        where the output is not on this machine."""
+        if self.shard or not is_local(self.out):
+            return None
+        folder, name = os.path.split(self.out)
+        return Path(folder, f".{name}.lock")
 
     @property
     def own(self) -> tuple[str, ...]:

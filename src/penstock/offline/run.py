@@ -14,6 +14,7 @@ from penstock.offline.ending import empty_columns
 from penstock.offline.feed import Input, derived_options, feed_of
 from penstock.offline.filed import FiledRun
 from penstock.offline.job import Job, Tell, Work
+from penstock.offline.locks import sole_writer
 from penstock.offline.manifest import open_manifest
 from penstock.offline.memory import MemoryStore
 from penstock.offline.monitor import Monitor
@@ -60,7 +61,8 @@ def predict(
     try:
         manifest = open_manifest(place.manifest, anew=given.job.restart)
         try:
-            report = FiledRun(model, source, given, place, manifest).run(say)
+            with sole_writer(place.lock):
+                report = FiledRun(model, source, given, place, manifest).run(say)
         finally:
             manifest.close()
     except OSError as error:

@@ -104,6 +104,13 @@ def served_by(name: str, model: str, folder: str = "") -> Iterator[Served]:
         yield _look(client, model or None)
 
 
+def content_of(served: Served) -> str:
+    """What its engine tells by now of a model's content; "" where it does not."""
+    statistics = served.client.statistics()
+    facts = next((told.facts for told in statistics.models if told.name == served.model), {})
+    return str(facts.get("content", ""))
+
+
 def _look(client: Client, model: str | None) -> Served:
     info = client.model_info(model)
     statistics = client.statistics()
