@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import json
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from penstock.config import EngineConfig, Model
@@ -40,7 +39,6 @@ from penstock.errors import Kind
 from penstock.scheduling.batcher import Batcher
 from penstock.scheduling.decisions import Decision
 from penstock.scheduling.lanes import Lane, Share
-from penstock.scheduling.queue import Job
 from penstock.spec import Signature
 from penstock.transport import messages as m
 from penstock.transport import wire
@@ -383,20 +381,9 @@ class Core:
         self.counters[lane.model].ran(batch, record, now)
         if self.trace.on:
             self.trace.ran(worker.index, batch, record, began, now)
-        for fairness, rows in _by_caller(batch.jobs):
+        for fairness, rows in batch.callers():
             self.batcher.answered(lane, fairness, rows, now)
         self.settling.batch_ran(worker, batch, record.layout)
-
-
-def _by_caller(jobs: list[Job]) -> Iterator[tuple[int, int]]:
-    """Whose rows these are, and how many: a caller's lie together."""
-    caller, rows = jobs[0].fairness, 0
-    for job in jobs:
-        if job.fairness != caller:
-            yield caller, rows
-            caller, rows = job.fairness, 0
-        rows += job.rows
-    yield caller, rows
 
 
 def _tell(lane: Lane, worker: Worker) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from penstock.engine.cards import Means
 from penstock.engine.failures import Texts
@@ -63,6 +64,17 @@ class Batch:
         self.expected = 0  # nanoseconds that it will probably take
         self.outcomes: list[tuple[int, PartRecord | ItemFailed]] = []  # and of which job
         self.texts: Texts | None = None  # of those that failed
+
+    def callers(self) -> Iterator[tuple[int, int]]:
+        """Whose rows these are, and how many: a caller's lie together."""
+        jobs = self.jobs
+        caller, rows = jobs[0].fairness, 0
+        for job in jobs:
+            if job.fairness != caller:
+                yield caller, rows
+                caller, rows = job.fairness, 0
+            rows += job.rows
+        yield caller, rows
 
     def failed(self, record: ItemFailed) -> None:
         """The model raised on some of its rows."""
