@@ -12,7 +12,7 @@ import penstock
 from penstock.data import open_sink
 from penstock.data.shards import WAYS as ALL_WAYS
 from penstock.errors import ConfigError, InputError, PenstockError
-from penstock.offline import labour
+from penstock.offline.labour import Labour
 from penstock.offline.parts import Content
 from penstock.offline.settings import WAYS, JobSettings
 from tests.data.pictures import fill
@@ -175,13 +175,13 @@ def test_rows_that_do_not_fit_the_model_are_refused_at_once(place):
 
 
 def test_a_row_that_gets_lost_is_noticed_and_nothing_is_written(x, engine, place, monkeypatch):
-    together = labour._together
+    together = Labour._together
 
-    def careless(contents):
-        whole = together(contents)
+    def careless(self, contents):
+        whole = together(self, contents)
         return Content({n: c[1:] for n, c in whole.columns.items()}, whole.keys[1:], whole.rows[1:])
 
-    monkeypatch.setattr(labour, "_together", careless)
+    monkeypatch.setattr(Labour, "_together", careless)
     with pytest.raises(PenstockError, match=r"1,000 rows went in; 999 came out and 0 failed"):
         penstock.predict("scores", x, "y.npy", engine=engine)
     assert not Path("y.npy").exists()
