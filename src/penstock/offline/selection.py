@@ -110,7 +110,7 @@ def _read_together(source: Source, rows: Array) -> list[Array]:
     costs less than another read then, unless they are large, which one row tells.
     """
     spread, span = 1 if source.decodes else _SPREAD, _ENDLESS
-    if source.together > 1 and not source.decodes:
+    if source.together > 1 and len(rows) > 1 and not source.decodes:
         first = int(rows[0])
         columns = dict(source.read(first, first + 1).columns)
         size = max(Content(columns, rows[:1], rows[:1]).size, 1)

@@ -145,6 +145,7 @@ class Batcher:
     def next_batch(self, runners: Sequence[Runner], now: int) -> Decision | None:
         """The next batch that should leave now, or `None`. `runners`: those that are ready."""
         if not runners:
+            self._patience.look = None  # until one is ready there is nothing to look at
             return None
         while True:
             missed = len(self._missed)
