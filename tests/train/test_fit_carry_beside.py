@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.model import tensorflow_process
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import furthest, network, process_of_two_cpus, rows, two_cpus
 
@@ -18,6 +19,7 @@ SETTINGS: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
 def _process() -> Iterator[None]:
     with process_of_two_cpus():
         yield
+    tensorflow_process.end()  # which remembers the sizes that were reduced here
 
 
 @pytest.mark.parametrize("when", ["before it is compiled", "when its optimizer is built"])

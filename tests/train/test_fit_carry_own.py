@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
+from tests.model import tensorflow_process
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import WIDTH, furthest, process_of_two_cpus, rows, two_cpus
 
@@ -19,6 +20,7 @@ SETTINGS: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0}
 def _process() -> Iterator[None]:
     with process_of_two_cpus():
         yield
+    tensorflow_process.end()  # which remembers the sizes that were reduced here
 
 
 def regression(*middle: Callable[[], Any], loss: Any = None, **compiled: Any) -> Any:
