@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+_SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
 
 
@@ -103,6 +104,11 @@ def heeded(signals: Iterable[signal.Signals]) -> set[signal.Signals]:
     """Those of them that whoever started this process has not told it to ignore: `nohup` does that
     with SIGHUP, a shell with SIGINT in the background."""
     return {number for number in signals if signal.getsignal(number) is not signal.SIG_IGN}
+
+
+def wake_with_parent() -> None:
+    """Should this process be stopped when its parent dies, it goes on, to see that."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT, 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -472,7 +472,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.room.now = max(self.room.now, wakeup)
             self._look()
         else:
-            assert not self.room.core.health.ready(), "the engine spins"
+            raise AssertionError("the engine spins")
         self.room.now = until
         self._look()
 
