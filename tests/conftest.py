@@ -31,6 +31,12 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests that use TensorFlow start a process that does; with it in here, others fail."""
+    if "tensorflow" in sys.modules:
+        raise pytest.UsageError("a file of tests imports TensorFlow when it is collected")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Engines that tests start are found here, never among the user's own."""
