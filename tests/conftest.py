@@ -31,12 +31,6 @@ settings.register_profile(
 settings.load_profile("penstock")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Tests that use TensorFlow start a process that does; with it in here, others fail."""
-    if "tensorflow" in sys.modules:
-        raise pytest.UsageError("a file of tests imports TensorFlow when it is collected")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def engine_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Engines that tests start are found here, never among the user's own."""
@@ -85,5 +79,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was collected stays: a test that has garbage collected need not have it looked through,
-    a tenth of a second each time."""
+    a tenth of a second each time.
+
+    Tests that use TensorFlow start a process that does: with it in this one, others fail.
+    """
+    if "tensorflow" in sys.modules:
+        raise pytest.UsageError("a file of tests imports TensorFlow when it is collected")
     gc.freeze()
