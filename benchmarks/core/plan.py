@@ -7,7 +7,7 @@ from benchmarks.core.systems.interface import Load
 
 THROUGHPUT = Load(clients=4, outstanding=8)
 LATENCY = Load(clients=1, outstanding=1)
-JUDGED_TOTAL = 256  # requests outstanding in all, by which the goal is judged
+JUDGED_TOTAL = 256  # requests outstanding in all: the picture draws its goal; each is judged
 TOTALS = (JUDGED_TOTAL, 1024, 2048)  # ascending: each adds to what the clients hold
 
 
