@@ -12,7 +12,8 @@ batch on its way meanwhile: there, throughput at the large size is measured with
 
 Trying is bounded: XLA may compile for minutes, and on CPUs often runs slower than without. A mode
 that takes twice the best time at the small size (on GPUs three times) is not tried at the large
-one; nor is one that took so long to compile that the time for all of this would be used up.
+one (its first few calls do not tell: those of a few microseconds take twice as long as later ones);
+nor is one that took so long to compile that the time for all of this would be used up.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _ALIKE = 1.1
 _ENOUGH = 0.25  # seconds of measuring one mode at one size
 _PATIENCE = 1.0  # seconds more, for a few runs of what is slow
 _FEWEST, _MOST = 3, 5_000
+_SURE = 0.005  # seconds of measuring, before a mode is given up
 _TEXT = 300
 
 Run = Callable[[str, list[Array]], list[Array]]
@@ -181,13 +183,14 @@ class Chooser:
     def _timed(self, mode: str, rows: list[Array], hopeless: float) -> float:
         """The shortest of several runs: what disturbs a measurement only makes it longer."""
         best = float("inf")
-        until = self._clock() + _ENOUGH
+        start = self._clock()
+        until = start + _ENOUGH
         for count in range(1, _MOST + 1):
             began = self._clock()
             self._run(mode, rows)
             now = self._clock()
             best = min(best, now - began)
-            if count > 1 and best >= hopeless:
+            if count > 1 and now >= start + _SURE and best >= hopeless:
                 break
             if now >= until + (_PATIENCE if count < _FEWEST else 0.0):
                 break
