@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.config import Model
+from penstock.errors import ModelLoadError
 from tests.model.networks import graph_of, network
 from tests.model.tensorflow_process import in_tensorflow
 
@@ -40,7 +41,9 @@ def _found(limit: int, **settings: Any) -> tuple[Any, list[str], set[int]]:
     return found, said, sizes
 
 
-def _examined(limit: int, each: int, **settings: Any) -> tuple[Any, Any, list[str], set[int]]:
+def _examined(
+    limit: int, each: int, disk_is_full: bool = False, **settings: Any
+) -> tuple[Any, Any, list[str], set[int]]:
     """`each`: the MB that a row really takes, of every call that is in flight (0: nothing)."""
     import tensorflow as tf
 
@@ -57,9 +60,11 @@ def _examined(limit: int, each: int, **settings: Any) -> tuple[Any, Any, list[st
             run = super().run(mode, shapes, land)
             memory.rows = max(memory.rows, shapes[0][0])
             sizes.add(shapes[0][0])
-            return lambda tensors: limited(run, tensors)
+            return lambda tensors: limited(mode, run, tensors)
 
-    def limited(run: Any, tensors: list[Any]) -> Any:
+    def limited(mode: str, run: Any, tensors: list[Any]) -> Any:
+        if disk_is_full and mode.endswith("xla"):
+            raise tf.errors.ResourceExhaustedError(None, None, "x.pb; No space left on device")
         calls = 1 if threading.current_thread() is threading.main_thread() else pace.IN_FLIGHT
         if each and 10 + each * len(tensors[0]) * calls > limit:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
@@ -173,3 +178,14 @@ def test_a_model_of_which_no_row_fits_is_refused() -> None:
     with pytest.raises(Exception, match="OOM") as refused:
         _examined(100, 200)
     assert is_out_of_memory(refused.value)
+
+
+@in_tensorflow
+def test_a_disk_too_full_for_xlas_programs_is_no_lack_of_memory() -> None:
+    examination, found, _, _ = _examined(100, 1, disk_is_full=True, max_batch=64)
+    assert found.max_batch == 64
+    assert found.mode in ("function", "frozen")
+    assert "No space left" in found.modes["frozen-xla"]
+    assert not examination.lasting
+    with pytest.raises(ModelLoadError, match=r"'frozen-xla' cannot be had: .*No space left"):
+        _examined(100, 1, disk_is_full=True, max_batch=64, compile="frozen-xla")

@@ -48,6 +48,7 @@ def test_too_little_memory(error: Exception) -> None:
         ValueError("Out of memory"),
         MemoryError(),
         DeviceMemoryError("not even one row fits"),  # ours, and not to be tried again
+        ResourceExhaustedError("/cache/xla/one.pb.tmp; No space left on device"),
     ],
     ids=repr,
 )

@@ -48,6 +48,21 @@ def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     assert FLAGS not in os.environ
 
 
+@pytest.mark.parametrize("why", ["full", "not to be written"])
+def test_where_nothing_can_be_written_programs_are_only_read(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "full":
+        monkeypatch.setattr(xla_cache, "LEAST", 1 << 62)
+    else:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert xla_cache.prepare(gpu=True) == tmp_path / "xla"
+    assert os.environ[FLAGS] == (
+        f"--tf_xla_persistent_cache_directory={tmp_path / 'xla'} "
+        "--tf_xla_persistent_cache_read_only=true"
+    )
+
+
 def test_what_was_not_used_for_longest_goes(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "older", "oldest")):
         (tmp_path / name).write_bytes(bytes(100))

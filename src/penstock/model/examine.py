@@ -28,7 +28,7 @@ from penstock.model.modes import Modes, shapes_of
 from penstock.model.operations import Operations
 from penstock.model.peak import Memory, memory_of
 from penstock.model.samples import Samples, find_samples, made_up
-from penstock.model.shortage import is_out_of_memory
+from penstock.model.shortage import is_about_files, is_out_of_memory
 from penstock.model.sizes import DoesNotFit
 from penstock.model.sweep import Sweep, most_rows
 from penstock.model.trial import Chosen, Trial, run_in
@@ -266,7 +266,11 @@ class Examination:
             return self.modes.traced(shapes_of(made.rows(1)))
 
     def _run(self, mode: str, arrays: list[Array]) -> list[Array]:
-        return run_in(self.modes, mode, arrays)
+        try:
+            return run_in(self.modes, mode, arrays)
+        except Exception as error:
+            self.lasting = self.lasting and not is_about_files(error)  # there may be room again
+            raise
 
     def _unmeasured(self, missing: str) -> Findings:
         """Nothing could be tried: take what is almost always right and fast."""

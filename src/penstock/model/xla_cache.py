@@ -4,6 +4,9 @@ TensorFlow reads the folder from an environment variable when it is imported, so
 before that. A folder that the user has named in TF_XLA_FLAGS is left alone. Programs are code: the
 folder must be the user's own, and nobody else's to write. What was not used for longest goes when
 all of it is more than `MOST`.
+
+A call whose program cannot be written fails. So where the disk is nearly full, or may not be
+written, programs are only read.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import stat
 import sys
 from pathlib import Path
 
-from penstock.devices.cards import usable_cards
+from penstock.devices.cards import amount, usable_cards
 from penstock.model import cache
 
 MOST = 4 << 30
+LEAST = 1 << 30  # what must be free on the disk: each of a ladder's programs has the weights in it
 _FLAGS = "TF_XLA_FLAGS"
 _FOLDER = "--tf_xla_persistent_cache_directory"
+_READ_ONLY = "--tf_xla_persistent_cache_read_only=true"
 _log = logging.getLogger(__name__)
 
 
@@ -47,8 +52,21 @@ def prepare(gpu: bool | None = None) -> Path | None:
     except OSError as error:
         _log.info("XLA's programs are not kept in %s: %s", folder, error)
         return None
-    os.environ[_FLAGS] = f"{flags} {_FOLDER}={folder}".strip()
+    reason = _unwritable(folder)
+    if reason:
+        _log.warning("XLA's programs are not kept in %s: %s", folder, reason)
+    added = f"{_FOLDER}={folder} {_READ_ONLY if reason else ''}"
+    os.environ[_FLAGS] = f"{flags} {added}".strip()
     return folder
+
+
+def _unwritable(folder: Path) -> str:
+    """Why nothing more is to be written there, or ""."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it cannot be written"
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    return f"only {amount(free)} are free on its disk" if free < LEAST else ""
 
 
 def used() -> bool:
