@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -232,6 +233,17 @@ def test_the_folder_beside_the_sockets_is_private(machine, monkeypatch) -> None:
     ledger.take(GB, "test").release()
     for folder in ("run", "run/gpus"):
         assert (machine.place / folder).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_disk_that_takes_nothing_is_named(machine) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ConfigError, match=f"cannot be kept in {ledger.place()}: File too large"):
+            ledger.take(GB, "one")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ledger.promises() == []
 
 
 def test_somebody_who_was_stopped_in_the_middle_is_told_of(machine, monkeypatch) -> None:

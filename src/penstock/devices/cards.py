@@ -2,7 +2,8 @@
 
 A card is named by its UUID, because NVML's and CUDA's numbers differ: `gpu:N` is the N-th in the
 order of the PCI bus, which is NVML's, while CUDA by default puts the fastest first. Where a card is
-cut into MIG instances, those take its place: CUDA can use nothing else of it.
+cut into MIG instances, those take its place: CUDA can use nothing else of it, and nothing at all
+where none was made yet.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _cards(nvml: Any) -> Iterator[Card]:
         except nvml.NVMLError:  # it fell off the bus
             index += 1
             continue
-        for part in _instances(nvml, handle) or [handle]:
+        for part in _instances(nvml, handle):
             with contextlib.suppress(nvml.NVMLError):
                 yield _card(nvml, part, index)
             index += 1
@@ -155,14 +156,14 @@ def _busy(nvml: Any, handle: Any) -> float | None:
 
 
 def _instances(nvml: Any, handle: Any) -> list[Any]:
-    """The MIG instances of a card; none where it is whole."""
+    """The MIG instances of a card; the card itself where it is whole."""
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
         if not current:
-            return []
+            return [handle]
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
     except nvml.NVMLError:  # a card that knows no MIG
-        return []
+        return [handle]
     found = []
     for number in range(count):
         with contextlib.suppress(nvml.NVMLError):

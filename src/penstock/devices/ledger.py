@@ -150,7 +150,13 @@ def take(
         promise = Promise(
             best.card.uuid, best.left if size is None else size, os.getpid(), purpose[:200]
         )
-        return _make(folder, promise)
+        try:
+            return _make(folder, promise)
+        except OSError as error:
+            raise ConfigError(
+                f"a promise of GPU memory cannot be kept in {folder}: {error.strerror}; "
+                "PENSTOCK_LEDGER names another folder"
+            ) from error
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────
