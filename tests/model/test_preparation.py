@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.config import Model
+from penstock.errors import ModelLoadError
 from penstock.model.peak import NoMemory
 from tests.model.graphs import answer, compiled, graph, rewrite
 from tests.model.networks import graph_of, network, rows_for
@@ -37,6 +38,18 @@ def test_the_second_start_knows_what_the_first_has_found_out(tmp_path: Path) -> 
         assert not _started(tmp_path, Model(tmp_path / "net.keras", **settings)).cached
     network("conv").save(tmp_path / "net.keras")
     assert not _started(tmp_path, Model(tmp_path / "net.keras", max_batch=4)).cached
+
+
+@in_tensorflow
+def test_what_a_cpu_does_is_not_told_of_a_card() -> None:
+    from penstock.model.compiled import Compiled
+
+    call, model = graph(lambda x: x * 2), Model("test:graph", max_batch=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+        with pytest.raises(ModelLoadError, match="TensorFlow sees none"):
+            Compiled(call, model, thorough=True)
+        assert Compiled(call, model).device == "CPU"  # a worker serves all the same
 
 
 @in_tensorflow

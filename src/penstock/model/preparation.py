@@ -73,6 +73,11 @@ class Preparation:
         self._begun = False  # until then, what does not fit was only tried
         self._remembering = threading.Lock()
         self._card = plans.own_device()
+        if thorough and self.device == "CPU" and self._card != "cpu":
+            raise ModelLoadError(
+                "nothing can be measured on the GPU: TensorFlow sees none (penstock doctor --deep "
+                "says why); device='cpu' measures on the CPU"
+            )
         key = circumstances(graph.key, model)
         self._shared = self._entry = Entry(key)  # with all cards of a name
         self._own = Entry({**key, "card": self._card} if key else {})  # where more has not fit
