@@ -134,6 +134,35 @@ def test_a_forked_child_claims_its_own(machine) -> None:
     assert machine.python(script).stdout == "[4, 5]\nTrue [4]\n"
 
 
+def test_a_child_that_is_forked_while_another_thread_waits_for_room(machine) -> None:
+    machine.set(TWO[0])
+    script = """
+import os, signal, threading, penstock
+from penstock.devices import ledger
+
+take, refused = ledger.take, threading.Event()
+
+def watched(*arguments, **options):
+    try:
+        return take(*arguments, **options)
+    finally:
+        refused.set()
+
+ledger.take = watched
+threading.Thread(target=penstock.claim_gpu, args=("8G", 60), daemon=True).start()
+refused.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    ledger.take = take
+    penstock.claim_gpu("4G")
+    os._exit(0)
+print(os.waitpid(child, 0)[1], flush=True)
+os._exit(0)
+"""
+    assert machine.python(script).stdout == "0\n"
+
+
 def test_tensorflow_imported_before_but_not_started(machine) -> None:
     done = machine.python("import tensorflow\n" + CLAIM + SHOW)
     assert done.stdout.startswith(f"{{'GPU-aaaa-1': {LIMIT}}}"), done.stderr

@@ -239,7 +239,9 @@ def test_a_disk_that_takes_nothing_is_named(machine) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
-        with pytest.raises(ConfigError, match=f"cannot be kept in {ledger.place()}: File too large"):
+        with pytest.raises(
+            ConfigError, match=f"cannot be kept in {ledger.place()}: File too large"
+        ):
             ledger.take(GB, "one")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

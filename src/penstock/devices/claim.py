@@ -27,6 +27,15 @@ _claiming = threading.Lock()
 _current: list[Claim] = []
 
 
+def _forget_in_child() -> None:
+    global _claiming
+    _claiming = threading.Lock()  # a thread of the parent's may wait for room just now
+    _current.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 class Claim:
     """A share of `card`, of `bytes` bytes, until `release`, the end of its `with`, or of the
     process.
