@@ -124,6 +124,13 @@ def test_a_model_that_could_not_be_measured_still_has_a_plan() -> None:
     assert "rows are run as they come: it draws random numbers" in str(plan)
 
 
+def test_a_model_that_is_not_batched_has_the_rate_of_single_rows() -> None:
+    alone = {"latency": {"1": 2_000_000}, "rates": {}, "rungs": [], "memory": {}, "max_batch": 32}
+    plan = _plan(**alone, unbatched="rows depend on each other")
+    assert plan.rows_per_second == pytest.approx(500)
+    assert "32" not in str(plan)
+
+
 def test_what_fits_on_each_card_is_printed_with_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

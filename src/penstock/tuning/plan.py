@@ -60,8 +60,9 @@ class Plan:
 
     @property
     def rows_per_second(self) -> float:
-        """At the largest batch; 0 where nothing could be measured."""
-        return next((s.rows_per_second for s in self.sizes if s.rows == self.max_batch), 0.0)
+        """At the largest batch, or one row at a time; 0 where nothing could be measured."""
+        rows = 1 if self.unbatched else self.max_batch
+        return next((s.rows_per_second for s in self.sizes if s.rows == rows), 0.0)
 
     @property
     def memory_needed(self) -> int:

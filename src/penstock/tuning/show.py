@@ -19,7 +19,8 @@ def show(plan: Plan, console: Console) -> None:
     """Print it all."""
     precision = plan.precision or "the precision it was saved in"
     console.print(Text(f"{plan.model} on {plan.device}", "bold"))
-    _say(console, f"{plan.mode}, {precision}, batches of up to {plan.max_batch} rows.")
+    rows = "unbatched" if plan.unbatched else f"batches of up to {plan.max_batch} rows"
+    _say(console, f"{plan.mode}, {precision}, {rows}.")
     if plan.sizes:
         console.print()
         for line in _table(plan):
@@ -68,7 +69,7 @@ def _statements(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.unbatched:
         yield "rows are run as they come", plan.unbatched
     reasons = plan.reasons
-    if "max_batch" in reasons:
+    if "max_batch" in reasons and not plan.unbatched:
         yield f"largest batch {plan.max_batch}", reasons["max_batch"]
     if plan.ladder:
         sizes = ", ".join(map(str, plan.ladder))
