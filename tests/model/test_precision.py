@@ -166,8 +166,8 @@ def test_int8_quantizes_a_copy(tmp_path: Path) -> None:
 
 
 @in_tensorflow
-def test_int8_that_gains_nothing_is_refused(tmp_path: Path) -> None:
-    from penstock.model import pace
+def test_int8_that_gains_nothing_or_answers_otherwise_is_refused(tmp_path: Path) -> None:
+    from penstock.model import pace, trial
     from penstock.model.load import load
 
     model = Model(_saved(tmp_path, "dense"), precision="int8", compile="function", max_batch=4)
@@ -178,6 +178,11 @@ def test_int8_that_gains_nothing_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ModelLoadError, match=r"gains nothing: 2 ms .* where float32 takes 1"):
             load(model)
         times = iter([1e-3, 2e-3])
+        with pytest.MonkeyPatch.context() as wrong:
+            wrong.setattr(trial, "drift_of", lambda got, wanted: Drift(130.0, 40.0, None, 8))
+            wrong.setattr(pace, "alone", lambda call, **_: 1e-3)
+            with pytest.raises(ModelLoadError, match=r"answers otherwise: drift 1.3e\+02 at most"):
+                load(model)
         facts = load(model).facts()
     assert facts["precision"] == "int8"
     assert 0 < facts["drift"]["int8"]["largest"] < 0.2

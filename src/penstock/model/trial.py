@@ -21,6 +21,8 @@ from penstock.model.samples import Samples
 from penstock.model.shortage import is_out_of_memory
 from penstock.transport.tensors import Array
 
+_NOTHING_LEFT = 1.0  # of drift on average: Keras quantizes some layers wrongly (TimeDistributed)
+
 
 def run_in(modes: Modes, mode: str, arrays: list[Array]) -> list[Array]:
     """What a graph answers in a mode."""
@@ -58,6 +60,10 @@ class Trial:
         if tried.drift.largest == math.inf:
             why = f"it gives {tried.drift}; mixed_bfloat16 has the range of float32"
             raise refuse(precision, what, why)
+        if precision == "int8" and tried.drift.mean > _NOTHING_LEFT:
+            raise refuse(
+                precision, what, f"quantized by Keras, it answers otherwise: {tried.drift}"
+            )
         if precision == "int8":
             exact = self._seconds(Modes(self._exact))
             if tried.seconds >= exact:
