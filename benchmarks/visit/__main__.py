@@ -19,6 +19,7 @@ from benchmarks.visit.parts import Part, parts
 from benchmarks.visit.running import GRACE, LATE, run
 
 _WIDTH = 150
+_WORK = "/tmp/penstock-visit"
 
 
 def main() -> int:
@@ -66,8 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--work",
         type=Path,
-        default=Path("/tmp/penstock-visit"),
-        help="folder for the network, data and caches (default: /tmp/penstock-visit)",
+        help=f"folder for the network, data and caches (default: {_WORK})",
     )
     parser.add_argument(
         "--seconds", type=float, default=1700.0, help="for this command (default: 1700)"
@@ -77,6 +77,8 @@ def _arguments() -> argparse.Namespace:
     rehearsal.add_flag(parser)
     arguments = parser.parse_args()
     rehearsal.keep_apart(parser, arguments)
+    if arguments.work is None:  # a visit begins with nothing cached, also after a rehearsal
+        arguments.work = Path(f"{_WORK}-rehearsal" if arguments.rehearse else _WORK)
     arguments.only = [name for name in arguments.only.split(",") if name]
     for name in arguments.only:
         if name not in known:

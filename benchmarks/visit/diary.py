@@ -17,7 +17,8 @@ _SAID = 70
 
 
 class Diary:
-    """`entries`, by part: outcome, status, seconds, date. A part that was cut off is not over."""
+    """`entries`, by part: outcome, status, seconds, date, command. A part that was cut off, or was
+    another command (a rehearsal's), is not over."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -26,7 +27,9 @@ class Diary:
             self.entries = json.loads((out / _FILE).read_text())
 
     def is_over(self, part: Part) -> bool:
-        return self.entries.get(part.name, {}).get("outcome") in ("done", "failed")
+        entry = self.entries.get(part.name, {})
+        same = entry.get("command") == list(part.command)
+        return same and entry["outcome"] in ("done", "failed")
 
     def log_of(self, part: Part) -> Path:
         return self._out / "logs" / f"{part.name}.log"

@@ -51,6 +51,10 @@ def test_a_part_that_fails_leaves_the_others_their_turn_and_later_commands_go_on
     assert visit(several, [], 100, tmp_path / "out") == 0  # only what is left, for which is no time
     assert visit(several, ["good"], 100, tmp_path / "out") == 0
     assert mark.read_text() == "xx"
+    rehearsed = _part("bad", "print('only a rehearsal')")
+    assert visit([rehearsed], [], 100, tmp_path / "out") == 0
+    assert visit(several, [], 100, tmp_path / "out") == 1  # it is not over for that
+    assert "see [/job:localhost]" in capfd.readouterr().out
 
 
 def test_a_part_that_hangs_is_interrupted_and_then_killed_with_its_group(
