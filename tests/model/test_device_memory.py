@@ -155,6 +155,47 @@ def test_a_batch_that_does_not_fit_cuts_the_ladder_below_it(by_xla: bool) -> Non
     assert made.facts()["max_batch"] == 8
 
 
+@in_tensorflow
+def test_what_does_not_fit_beside_another_model_is_run_alone() -> None:
+    one, other = _doubled(), _doubled()
+    going, leave = threading.Event(), threading.Event()
+    whole = one._calls.modes.run
+
+    def besides(mode: str, shapes: Any, land: bool | None = None) -> Any:
+        inner = whole(mode, shapes, land)
+
+        def limited(tensors: list[Any]) -> Any:
+            if going.is_set():
+                leave.set()
+                raise _exhausted()
+            return inner(tensors)
+
+        return limited
+
+    def long(mode: str, shapes: Any, land: bool | None = None) -> Any:
+        inner = whole(mode, shapes, land)
+
+        def runs(tensors: list[Any]) -> Any:
+            going.set()
+            assert leave.wait(20)
+            answer = inner(tensors)
+            going.clear()
+            return answer
+
+        return runs
+
+    for made, run in ((one, besides), (other, long)):
+        made._calls.modes.run = run
+        made._calls.take(made._calls.modes, made._calls.mode)
+    x = aligned(np.ones((32, 3), np.float32))
+    thread = threading.Thread(target=other, args=(x, 32))
+    thread.start()
+    assert going.wait(20)
+    assert one(x, 32)[1][0].tolist() == [[2.0] * 3] * 32
+    thread.join(20)
+    assert not one.changed
+
+
 @pytest.mark.parametrize("settings", [{}, {"ladder": (1, 4, 8, 16, 32)}], ids=["", "ladder"])
 @in_tensorflow
 def test_the_next_start_knows_what_did_not_fit(tmp_path: Path, settings: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 The function for a batch is found by the shapes of its inputs, and kept. Where answers of a size are
 sooner on the host when they are fetched there, they are (`find_way_out`). A call that does not fit
-into the device's memory is made once more when no other goes on (`traffic`). Errors are told as
+into the device's memory is made once more when no other goes on, of any model (`traffic`). Errors are told as
 whoever sent the rows may read them.
 
 Arrays are padded here, too, where a device has not done so when it gathered them.
@@ -30,6 +30,7 @@ _OURS = re.compile(r"\{\{function_node [^}]*\}\}\s*|\[Op:StatefulPartitionedCall
 _TIMED = 0.1  # seconds of measuring one way out
 _CLEARLY = 0.97
 _KEPT = 256
+_traffic = Traffic()  # of all models of this process: they share the device
 
 
 class Calls:
@@ -42,7 +43,6 @@ class Calls:
         self._short = short
         self._runs: dict[Shapes, Run] = {}
         self._fetched: set[Shapes] = set()  # of these sizes answers are fetched after the call
-        self._traffic = Traffic()
 
     def take(self, modes: Modes, mode: str) -> None:
         """From now on calls are made in this mode."""
@@ -60,12 +60,12 @@ class Calls:
                 self._runs.clear()
             self._runs[shapes] = run
         try:
-            with self._traffic.among_others():
+            with _traffic.among_others():
                 return ran(run, arrays)
         except DeviceMemoryError:
             pass  # perhaps only because others were running
         try:
-            with self._traffic.alone():
+            with _traffic.alone():
                 return ran(run, arrays)
         except DeviceMemoryError as error:
             rows = len(arrays[0])
