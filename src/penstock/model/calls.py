@@ -2,8 +2,8 @@
 
 The function for a batch is found by the shapes of its inputs, and kept. Where answers of a size are
 sooner on the host when they are fetched there, they are (`find_way_out`). A call that does not fit
-into the device's memory is made once more when no other goes on, of any model (`traffic`). Errors are told as
-whoever sent the rows may read them.
+into the device's memory is made once more when no other goes on, of any model (`traffic`). Errors
+are told as whoever sent the rows may read them.
 
 Arrays are padded here, too, where a device has not done so when it gathered them.
 """
