@@ -316,8 +316,8 @@ def test_what_the_driver_tells_in_proc(tmp_path):
     card = tmp_path / "gpus" / "0000:01:00.0"
     card.mkdir(parents=True)
     (card / "information").write_text(INFORMATION)
-    assert gpus._from_proc(tmp_path) == ("570.124.06", ["NVIDIA H200"])
-    assert gpus._from_proc(tmp_path / "none") == ("", [])
+    assert gpus._from_proc(tmp_path) == gpus.Cards("570.124.06", ["NVIDIA H200"])
+    assert gpus._from_proc(tmp_path / "none") == gpus.Cards("", [])
 
 
 def test_what_nvidia_smi_tells(tmp_path, monkeypatch):
@@ -325,9 +325,9 @@ def test_what_nvidia_smi_tells(tmp_path, monkeypatch):
     script.write_text("#!/bin/sh\necho '570.124.06, NVIDIA H200, 143771 MiB'\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert gpus._from_smi() == ("570.124.06", ["NVIDIA H200, 143771 MiB"])
+    assert gpus._from_smi() == gpus.Cards("570.124.06", ["NVIDIA H200, 143771 MiB"])
     script.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
-    assert gpus._from_smi() == ("", [])
+    assert gpus._from_smi() == gpus.Cards("", [])
 
 
 def test_cards_on_the_bus(tmp_path):

@@ -22,6 +22,7 @@ def test_cards_users_and_promises(machine, monkeypatch) -> None:  # noqa: F811
     me = os.getpid()
     machine.set(
         {"uuid": "GPU-a", "used": 3 * GB, "processes": [[me, 2 * GB], [1 << 24, None]]},
+        {"uuid": "GPU-gone", "lost": True},
         {"uuid": "GPU-b", "name": "Full", "used": 16 * GB - 1},
     )
     share = ledger.take(6 * GB, "train.py", card="GPU-a")
@@ -36,7 +37,8 @@ def test_cards_users_and_promises(machine, monkeypatch) -> None:  # noqa: F811
     assert first["status"] == "ok"
     assert first["text"].startswith(f"9.0 GB left; 6.0 GB promised to process {me} (train.py)")
     assert f"({me}) 2.0 GB, process {1 << 24} unknown" in first["text"]
-    assert found["gpu 1 memory"]["status"] == "note"
+    assert found["gpu 2"]["text"].startswith("Full")
+    assert found["gpu 2 memory"]["status"] == "note"
     assert found["mps"]["text"].startswith("does not run" if not mps.running() else "runs")
     assert found["gpu numbers"]["status"] == "note"
     assert list(machine.ledger.glob("*.promise")) == []

@@ -159,3 +159,5 @@ def test_what_was_never_measured(tmp_path) -> None:
     assert "?" in found.table()
     with pytest.raises(DeviceMemoryError, match="a needs at least 700 MB"):
         plan({"a": estimate(plain)}, rooms(600 * MB)).require()
+    with pytest.raises(DeviceMemoryError, match=r"that need no GPU: devices='cpu'$"):
+        plan({"f": estimate("m:f")}, rooms(600 * MB)).require()

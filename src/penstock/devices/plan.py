@@ -166,7 +166,7 @@ class MemoryPlan:
                 told = f"gpu_memory is {amount(self.limit)}" + (f"; {told}" if told else "")
             raise DeviceMemoryError(
                 f"{', '.join(self.needs)} {verb} {self._about()}{amount(least)} of a GPU's memory "
-                f"to run one row ({self._parts()}); {told}"
+                f"to run one row ({self._parts()}); {told}{self._without()}"
             )
 
     def table(self) -> str:
@@ -200,6 +200,11 @@ class MemoryPlan:
 
     def _about(self) -> str:
         return "" if all(need.measured for need in self.needs.values()) else "at least "
+
+    def _without(self) -> str:
+        """What else there is for models without weights: functions, mostly."""
+        weights = any(need.weights for need in self.needs.values())
+        return "" if weights else "; plain functions that need no GPU: devices='cpu'"
 
     def _parts(self) -> str:
         overhead = max(need.overhead for need in self.needs.values())

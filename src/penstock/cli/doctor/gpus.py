@@ -31,10 +31,12 @@ _SMI_SECONDS = 20.0
 
 
 class Cards(NamedTuple):
-    """The driver's version ("": there is none), and each card in words."""
+    """The driver's version ("": there is none), and each card in words. `numbers`: theirs, if not
+    0, 1, 2 …, as where one fell off the bus."""
 
     driver: str
     cards: list[str]
+    numbers: tuple[int, ...] = ()
 
 
 def cards() -> Cards:
@@ -71,7 +73,8 @@ def findings(found: Cards) -> list[Finding]:
         )
     else:
         told.append(ok("driver", found.driver))
-    told += [ok(f"gpu {index}", card) for index, card in enumerate(found.cards)]
+    numbers = found.numbers or range(len(found.cards))
+    told += [ok(f"gpu {n}", card) for n, card in zip(numbers, found.cards, strict=True)]
     if not found.cards:
         told.append(problem("gpu", "the driver sees no card", "look at nvidia-smi, and at dmesg"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -155,7 +158,8 @@ def _who(pid: int) -> str:
 
 def _from_nvml() -> Cards:
     told = survey()
-    return Cards(told.driver, [_words(card) for card in told.cards])
+    numbers = tuple(card.index for card in told.cards)
+    return Cards(told.driver, [_words(card) for card in told.cards], numbers)
 
 
 def _words(card: Card) -> str:
