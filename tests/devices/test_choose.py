@@ -80,6 +80,7 @@ def test_environments() -> None:
         "CUDA_VISIBLE_DEVICES": "-1",
         "PENSTOCK_GPU_MEMORY": "",
         "PENSTOCK_GPU_BUFFERS": "",
+        "PENSTOCK_GPU_ROWS": "",
         "PENSTOCK_GPU_SQUEEZED": "",
     }
     assert Placement("GPU-a", "gpu:0", 5 << 30, 1 << 30).environment(squeezed=2) == {
@@ -87,6 +88,7 @@ def test_environments() -> None:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PENSTOCK_GPU_MEMORY": str(5 << 30),
         "PENSTOCK_GPU_BUFFERS": str(1 << 30),
+        "PENSTOCK_GPU_ROWS": "",
         "PENSTOCK_GPU_SQUEEZED": "2",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }

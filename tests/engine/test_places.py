@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 import penstock
 from penstock.config import EngineConfig, Model
 from penstock.devices import ledger, mps
-from penstock.devices.limit import BUFFERS, MEMORY, OVERHEAD
-from penstock.devices.plan import ROOM, Need
+from penstock.devices.limit import BUFFERS, MEMORY, OVERHEAD, ROWS
+from penstock.devices.plan import ROOM, Need, worker_need
 from penstock.engine.places import Places
 from penstock.errors import DeviceMemoryError
 from penstock.model.peak import Need as Peak
@@ -102,6 +103,23 @@ def test_of_a_measured_model_everything_fits_into_the_share_and_is_used(
     assert rows == 64 or not peak.fits(rows + 2, memory - OVERHEAD)
     assert rows == {4: 5, 8: 36, 15: 64}[size // GB]
     places.release()
+
+
+def test_models_that_share_a_worker_have_room_together(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.engine.places.likely_need", lambda *_: MEASURED)
+    alone = _places("a.keras", gpu_memory=8 * GB)
+    assert alone.environment(0)[ROWS] == ""
+    alone.release()
+    both = _places("a.keras", "b.keras", gpu_memory=8 * GB)
+    rows = json.loads(both.environment(0)[ROWS])
+    both.release()
+    needs = dict.fromkeys(("a", "b"), MEASURED)
+    assert rows.keys() == needs.keys()
+    assert worker_need(needs, rows) <= 8 * GB
+    assert 1 < max(rows.values()) < 36  # which one alone has
 
 
 def test_a_worker_that_starts_again_gets_what_the_one_before_it_used(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.config import Model
+from penstock.devices.limit import ROWS
 from penstock.model.beginning import beginning
 from penstock.model.findings import Findings
 from penstock.spec import TensorSpec
@@ -35,6 +38,16 @@ def test_where_memory_cuts_the_ladder_it_ends_with_a_size_that_was_compiled_befo
     assert sizes(2673 * MB, "frozen") == (1, 16, 32, 64, 128, 224)
     assert sizes(2673 * MB, ladder=(1, 512)) == (1, 224)  # one row would be far less
     assert sizes(207 * MB) == (1, 2)
+
+
+def test_beside_other_models_they_end_where_the_engine_has_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(ROWS, '{"one": 300, "another": 100}')
+    for given, sizes in (((), (1, 16, 32, 64, 128, 256)), ((1, 512), (1, 256))):
+        model = Model("m:f", name="one", ladder=given)
+        assert beginning(_findings(), model, IMAGE, 0) == sizes
+    assert beginning(_findings(), Model("m:f", name="third"), IMAGE, 0) == tuple(LADDER)
 
 
 def test_the_largest_alone_is_no_larger_than_a_request() -> None:

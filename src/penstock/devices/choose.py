@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.devices import cards as found
 from penstock.devices import ledger, mps
 from penstock.devices.cards import Card, Survey
-from penstock.devices.limit import BUFFERS, MEMORY, SQUEEZED
+from penstock.devices.limit import BUFFERS, MEMORY, ROWS, SQUEEZED
 from penstock.errors import ConfigError
 
 CPU = "cpu"
@@ -24,13 +24,15 @@ class Placement:
     """Where a worker runs: `device` is "cpu" or a card's UUID.
 
     `memory` is its share of the card in bytes, with what TensorFlow takes beside its limit; 0: as
-    much as it likes. `buffers` is what it may gather batches into besides. `name` is for people.
+    much as it likes. `buffers` is what it may gather batches into besides. `rows`: how large the
+    batches of several models may be, so that all of them have room (JSON). `name` is for people.
     """
 
     device: str
     name: str = CPU
     memory: int = 0
     buffers: int = 0
+    rows: str = ""
 
     @property
     def on_gpu(self) -> bool:
@@ -41,7 +43,12 @@ class Placement:
         """What to set for the worker's process. `squeezed`: how many before it ran out of memory as
         they loaded."""
         changes = environment(self.device if self.on_gpu else "-1", self.memory)
-        return {**changes, BUFFERS: str(self.buffers or ""), SQUEEZED: str(squeezed or "")}
+        return {
+            **changes,
+            BUFFERS: str(self.buffers or ""),
+            ROWS: self.rows,
+            SQUEEZED: str(squeezed or ""),
+        }
 
 
 def environment(visible: str, memory: int) -> dict[str, str]:

@@ -24,6 +24,7 @@ from typing import Any
 
 MEMORY = "PENSTOCK_GPU_MEMORY"  # a process's share of its card in bytes; "": no limit
 BUFFERS = "PENSTOCK_GPU_BUFFERS"  # of that, what a worker may gather batches into; "": any
+ROWS = "PENSTOCK_GPU_ROWS"  # the most rows of models that share a worker, by name, as JSON; or ""
 SQUEEZED = "PENSTOCK_GPU_SQUEEZED"  # how often workers in this place ran out of it as they loaded
 SQUEEZES = 2  # so often another begins in its place
 CLAIM = "PENSTOCK_GPU_CLAIM"  # descriptor:path of the promise that the process was started with

@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.devices.cards import amount
 from penstock.devices.limit import OVERHEAD
@@ -103,8 +104,17 @@ def batches(needs: Mapping[str, Need], limit: int) -> dict[str, int]:
     return _batches(needs, wanted, limit)
 
 
-def beside(needs: Mapping[str, Need], size: int, buffers_each: int) -> tuple[int, int]:
-    """Of a share of this size, what programs and what buffers take beside TensorFlow's limit.
+class Beside(NamedTuple):
+    """Of a worker's share, what programs and what buffers take beside TensorFlow's limit; and the
+    largest batches of the models that were measured."""
+
+    programs: int
+    buffers: int
+    rows: dict[str, int]
+
+
+def beside(needs: Mapping[str, Need], size: int, buffers_each: int) -> Beside:
+    """What is not TensorFlow's, of a share of this size.
 
     Of models that were measured it is known, at the largest batches that fit. For the others there
     is room for a ladder of programs and for large batches (`buffers_each` bytes), but no more than
@@ -122,7 +132,7 @@ def beside(needs: Mapping[str, Need], size: int, buffers_each: int) -> tuple[int
         gathered = need.buffers_per_row * rows[name]
         programs += need.beside(rows[name]) - gathered
         buffers += gathered
-    return programs, buffers
+    return Beside(programs, buffers, rows)
 
 
 def worker_need(needs: Mapping[str, Need], rows: Mapping[str, int]) -> int:

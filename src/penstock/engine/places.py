@@ -12,6 +12,7 @@ there is another.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Sequence
@@ -65,9 +66,10 @@ class Places:
         if place.on_gpu:
             needs = {model.name: likely_need(model, place.device) for model in models}
             share = self._take(place, needs, config, sharing)
-            programs, buffers = beside(needs, share.promise.size, MOST_BUFFERS)
+            programs, buffers, rows = beside(needs, share.promise.size, MOST_BUFFERS)
             memory = share.promise.size - programs - buffers
-            place = replace(place, memory=memory, buffers=buffers)
+            told = json.dumps(rows) if len(models) > 1 else ""  # one alone reckons for itself
+            place = replace(place, memory=memory, buffers=buffers, rows=told)
         self._shares.append(share)
         self._places.append(place)
 

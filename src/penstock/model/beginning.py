@@ -1,11 +1,11 @@
 """The sizes of batches that a start begins with: those found out before, as far as they can be had.
 
-They are cut by the memory that there is now (`peak.cut`). XLA tries many ways to compile a size,
-several at a time, which takes more memory than to run it, and what it could not try it leaves
-behind: so where memory cuts a ladder, it ends with a size that was compiled before, if there is one
-not much smaller. Where the settings want one size alone, for work in large batches, that is no
-larger than one request: what is put together of several would be padded whenever they do not come
-together.
+They are cut by the memory that there is now (`peak.cut`), and beside other models to what the
+engine has planned. XLA tries many ways to compile a size, several at a time, which takes more
+memory than to run it, and what it could not try it leaves behind: so where memory cuts a ladder, it
+ends with a size that was compiled before, if there is one not much smaller. Where the settings want
+one size alone, for work in large batches, that is no larger than one request: what is put together
+of several would be padded whenever they do not come together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from penstock.config import Model
 from penstock.devices.limit import SQUEEZED, SQUEEZES
 from penstock.model.findings import Findings
-from penstock.model.peak import Need, buffered_rows, cut
+from penstock.model.peak import Need, buffered_rows, cut, planned_rows
 from penstock.spec import STRING, Signature
 from penstock.transport.pieces import piece_rows
 
@@ -23,9 +23,10 @@ from penstock.transport.pieces import piece_rows
 def beginning(findings: Findings, model: Model, inputs: Signature, limit: int) -> tuple[int, ...]:
     """What was found out, for a device with so much memory (0: that is not known)."""
     given = model.ladder or model.max_batch
-    buffered = 0 if given else buffered_rows(inputs)
+    room = (planned_rows(model.name), 0 if given else buffered_rows(inputs))
+    most = min(filter(None, room), default=0)
     known = findings.sizes(model.ladder)
-    sizes = cut(known, Need.told(findings.memory), limit, buffered)
+    sizes = cut(known, Need.told(findings.memory), limit, most)
     if findings.mode.endswith("xla") and sizes[-1] not in known:
         sizes = _compiled_before(sizes)
     if model.warm != "all":

@@ -6,6 +6,7 @@ these figures. On CPUs there is nothing to ask, and everything fits.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 from penstock.devices import ledger
 from penstock.devices.cards import usable_cards
-from penstock.devices.limit import BUFFERS
+from penstock.devices.limit import BUFFERS, ROWS
 from penstock.devices.plan import ROOM as ROOM
 from penstock.devices.plan import fit
 from penstock.devices.room import reckon
@@ -141,20 +142,26 @@ def buffered_rows(inputs: Signature) -> int:
     return max(allowed // row, 1) if row else 0
 
 
+def planned_rows(name: str) -> int:
+    """How large batches of this model an engine has planned beside others in this worker; 0: it
+    has not."""
+    planned = json.loads(os.environ.get(ROWS) or "{}")
+    return int(planned.get(name, 0))
+
+
 def fitted(peaks: Mapping[int, int]) -> Need:
     """The line through what was measured, or above it; nothing where that is not known."""
     points = [(size, peak) for size, peak in sorted(peaks.items()) if peak > 0]
     return Need(*fit(points)) if points else NOTHING
 
 
-def cut(ladder: Sequence[int], need: Need, limit: int, buffered: int = 0) -> tuple[int, ...]:
+def cut(ladder: Sequence[int], need: Need, limit: int, most: int = 0) -> tuple[int, ...]:
     """The sizes of a ladder that fit, and a large one that does in place of those that do not.
 
     That one is a round number: what is free changes a little from start to start, and a size is
-    compiled for seconds. `buffered`: the rows that fit into the buffers that they are gathered
-    into; 0: any number.
+    compiled for seconds. `most`: the rows that there is room for elsewhere; 0: any number.
     """
-    most = buffered or ladder[-1]
+    most = most or ladder[-1]
     if need.fits(ladder[-1], limit):
         if ladder[-1] <= most:
             return tuple(ladder)

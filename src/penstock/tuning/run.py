@@ -91,8 +91,8 @@ def _share(model: Model, placement: Placement) -> Iterator[Placement]:
     fitting(needs, here).require()
     share = ledger.take(None, f"tuning {model.name}", card=placement.device)
     try:
-        taken = sum(beside(needs, share.promise.size, MOST_BUFFERS))
-        yield dataclasses.replace(placement, memory=share.promise.size - taken)
+        programs, buffers, _ = beside(needs, share.promise.size, MOST_BUFFERS)
+        yield dataclasses.replace(placement, memory=share.promise.size - programs - buffers)
     finally:
         share.release()
 
