@@ -144,7 +144,7 @@ class EngineConfig:
     folder: str = _setting("", "where the engine's socket lies (default: a folder of the user's)")
     group: str = _setting("", "a group whose members may connect too")
     devices: str | tuple[str, ...] = _setting(
-        "auto", "where models run: auto (every GPU, else the CPU), cpu, gpu, or gpu:0,gpu:1,..."
+        "auto", "where models run: auto (every GPU, else the CPU), cpu, gpu, or gpu:0,gpu:1"
     )
     workers: int = _setting(0, "how many worker processes (0: one for each device)")
     gpu_memory: int = _setting(

@@ -111,7 +111,9 @@ def take_lock(socket_path: Path, patience: float = _PATIENCE) -> int:
         except BlockingIOError:
             if time.monotonic() >= until or _answers(socket_path):
                 os.close(descriptor)
-                raise NameTaken(f"an engine already runs at {socket_path}") from None
+                raise NameTaken(
+                    f"an engine already runs at {socket_path}: end it first, or choose another name"
+                ) from None
             time.sleep(_PAUSE)
         except FileNotFoundError:
             pass

@@ -43,7 +43,7 @@ def _choice() -> Finding:
         return note(
             name,
             "XDG_RUNTIME_DIR is not set: sockets lie in the temporary folder",
-            "nothing to do, unless TMPDIR differs between the processes that shall meet",
+            "nothing to do, unless TMPDIR differs between processes that are to find each other",
         )
     if not Path(runtime).is_dir():
         return problem(name, f"XDG_RUNTIME_DIR is {runtime}, which is no folder", _ELSEWHERE)
