@@ -8,15 +8,17 @@ field's metadata), so a setting is written down once.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
 from penstock.spec import ModelSpec, TensorSpec, check_name, pads_of, signature_of
@@ -27,10 +29,30 @@ WARM = ("all", "largest")
 DEFAULT_BATCH = 32  # rows, where it is not found by measurement
 
 
+Settings = TypeVar("Settings")
+
+
 def _setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+def listing_settings(settings: type[Settings]) -> type[Settings]:
+    """Add what each field means, and its default, to the docstring of a dataclass."""
+    lines = [
+        textwrap.fill(
+            f"- `{each.name}` ({each.default!r}): {each.metadata['help']}",
+            width=96,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for each in dataclasses.fields(settings)  # type: ignore[arg-type]
+        if "help" in each.metadata
+    ]
+    settings.__doc__ = "\n".join([inspect.cleandoc(settings.__doc__ or ""), "", *lines])
+    return settings
+
+
+@listing_settings
 @dataclass(frozen=True)
 class Model:
     """A model and how it may be run.
@@ -48,8 +70,11 @@ class Model:
     gets are the worker's batch buffers: read them, do not keep them.
 
     `inputs` declares what callers send: `("float32", (224, 224, 3))`, or a dict of such by name.
-    TensorFlow models mostly know; `preprocess` needs it. A single output is answered as an array,
-    several as a dict. `pad` (a `Pad`, or several) lets rows of different lengths share batches.
+    TensorFlow models mostly know; `preprocess` needs it. `outputs` declares what comes back, in the
+    same way. A single output is answered as an array, several as a dict. `pad` (a `Pad`, or several) lets rows of different lengths share batches.
+    `name` is what callers choose it by, by default the file's or the function's.
+
+    Raises `ConfigError` for a setting that is impossible. The other settings, with their defaults:
     """
 
     source: Any
@@ -136,9 +161,14 @@ class Model:
         return ModelSpec(self.inputs, self.outputs)
 
 
+@listing_settings
 @dataclass(frozen=True)
 class EngineConfig:
-    """How an engine runs: where it is found, how many workers, what it allows, when it gives up."""
+    """How an engine runs: where it is found, how many workers, what it allows, when it gives up.
+
+    `name` is what `penstock.connect` takes. Sizes in bytes may be given as `"4G"`, too. Raises
+    `ConfigError` for a setting that is impossible. The others, with their defaults:
+    """
 
     name: str = ""
     folder: str = _setting("", "where the engine's socket lies (default: a folder of the user's)")
