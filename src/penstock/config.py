@@ -71,7 +71,8 @@ class Model:
 
     `inputs` declares what callers send: `("float32", (224, 224, 3))`, or a dict of such by name.
     TensorFlow models mostly know; `preprocess` needs it. `outputs` declares what comes back, in the
-    same way. A single output is answered as an array, several as a dict. `pad` (a `Pad`, or several) lets rows of different lengths share batches.
+    same way. A single output is answered as an array, several as a dict. `pad` (a `Pad`, or
+    several) lets rows of different lengths share batches.
     `name` is what callers choose it by, by default the file's or the function's.
 
     Raises `ConfigError` for a setting that is impossible. The other settings, with their defaults:

@@ -60,12 +60,12 @@ def _introduction(comparison: Comparison) -> Iterator[str]:
     yield (
         f"A convolutional network of {network.weights:,} weights was trained for {network.epochs} "
         f"epochs on {network.trained_on:,} handwritten digits; of {network.held_out} others it "
-        f"names {100 * network.accuracy:.1f} % rightly."
+        f"classifies {100 * network.accuracy:.1f} % correctly."
     )
     yield (
         f"{_processes(work.processes)} asked it for one image at a time, each with "
         f"{work.outstanding_per_process} request outstanding, {work.seconds:g} s each way, on "
-        f"{machine.cores} cores. TensorFlow's threads were left as it sets them."
+        f"{machine.cores} cores. TensorFlow's threads were left at its defaults."
     )
     if work.note:
         yield f"{work.note}."
