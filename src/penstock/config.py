@@ -96,7 +96,7 @@ class Model:
     postprocess: str | Callable[..., Any] = _setting(  # noqa: RUF009
         "", "a TensorFlow function (module:function) from the model's outputs to the answers"
     )
-    unsafe: bool = _setting(False, "whether code that a model's file holds (Lambda layers) may run")
+    unsafe: bool = _setting(False, "whether code in a model's file (Lambda layers) may run")
     compile: str = _setting(
         "auto", f"how a TensorFlow model is compiled: auto (measured), {', '.join(COMPILE_MODES)}"
     )
@@ -108,8 +108,8 @@ class Model:
     )
     warm: str = _setting(
         "all",
-        "which of those sizes are used: all; the largest alone, which is ready sooner; or the "
-        "largest up to a number of rows",
+        "which of those sizes are used: all; largest, that one alone, which is ready sooner; or a "
+        "number of rows, for the largest size up to that",
     )
     tolerance: float = _setting(
         0.0,
@@ -182,14 +182,16 @@ class EngineConfig:
         0, "bytes of a GPU's memory that a worker may take (0: what is free)"
     )
     pinned_memory: int = _setting(
-        8 << 30, "bytes of clients' memory that a worker pins for its GPU at most"
+        8 << 30, "the most bytes of clients' memory that a worker pins for its GPU"
     )
     client_memory: int = _setting(1 << 30, "bytes of shared memory that one client may hold")
     client_requests: int = _setting(4096, "requests that one client may have outstanding")
     queue_rows: int = _setting(65_536, "rows that may wait; more are refused as Overloaded")
     run_timeout: float = _setting(120.0, "seconds a batch may run before its worker is replaced")
     load_timeout: float = _setting(600.0, "seconds a worker may take to load its models")
-    drain_timeout: float = _setting(10.0, "seconds that a closing engine works off its queue")
+    drain_timeout: float = _setting(
+        10.0, "seconds that a closing engine may take to answer what is queued"
+    )
     restarts: int = _setting(10, "worker restarts in a row before the engine waits for a refill")
     restart_refill: float = _setting(6.0, "seconds until one more restart is allowed")
 

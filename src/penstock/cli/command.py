@@ -35,7 +35,7 @@ class Command(click.Command):
                 is_flag=True,
                 expose_value=False,
                 callback=lambda ctx, _, value: ctx.meta.update({_VERBOSE: value}),
-                help="With an error, show where it came from.",
+                help="On an error, show where it came from.",
             )
         )
 

@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     default=EngineConfig.drain_timeout,
     show_default=True,
     metavar="SECONDS",
-    help="How long it may work off what is queued.",
+    help="How long it may take to answer what is queued.",
 )
 @folder_option()
 @json_option("what was done")

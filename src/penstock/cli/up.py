@@ -43,7 +43,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 @click.option("--name", default="", help="The engine's name (default: the first model's).")
 @settings_flags(Model, leave_out={"source", "name"})
 @settings_flags(EngineConfig, leave_out={"name"})
-@click.option("--foreground", is_flag=True, help="Stay, and end the engine when told to end.")
+@click.option("--foreground", is_flag=True, help="Stay, and end the engine on SIGTERM or Ctrl-C.")
 @click.option(
     "--log",
     type=click.Path(dir_okay=False, path_type=Path),

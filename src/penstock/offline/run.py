@@ -151,5 +151,5 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
 def _said(error: OSError) -> PenstockError:
     where = f"{error.filename}: " if error.filename else ""
     return ConfigError(
-        f"{where}{error.strerror or error}; once that is mended, the same call goes on from here"
+        f"{where}{error.strerror or error}; once that is fixed, the same call goes on from here"
     )
