@@ -211,7 +211,9 @@ def _dial(socket_path: Path) -> socket.socket:
         ) from None
     except OSError as error:
         sock.close()
-        raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
+        there_is_none = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+        why = "penstock ps lists those that run" if there_is_none else error.strerror
+        raise EngineClosed(f"no engine at {socket_path}: {why}") from None
     except BaseException:
         sock.close()
         raise
