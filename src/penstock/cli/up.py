@@ -115,7 +115,8 @@ def _start(
     what = "the model" if len(models) == 1 else f"{len(models)} models"
     with (
         terminating_as_interrupt(),
-        spinner(f"{config.name}: loading {what}", not as_json),
+        # Not where the log is shown, too: it would come in the middle of that line.
+        spinner(f"{config.name}: loading {what}", not as_json and log is not sys.stderr),
     ):
         try:
             return start_engine(models, config, owner=owner, log=log)
