@@ -172,10 +172,10 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
         yield _Lines().tell
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Display
 
-    columns = (BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(24), TextColumn("{task.description}"))
     with Display(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task("starting", total=None)
 
