@@ -53,7 +53,7 @@ def findings(gpus: int) -> Iterator[Finding]:
         yield problem(
             "tensorflow runs",
             f"it did not run a tiny model within {_SECONDS:.0f} s",
-            "run `python -c 'import tensorflow'` and see where it stays",
+            "run `python -c 'import tensorflow'` and see where it hangs",
         )
         return
     answers = [line[5:] for line in done.stdout.splitlines() if line.startswith("told:")]
