@@ -371,10 +371,12 @@ def test_hidden_cards(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_deep(shop):
+def test_deep(shop, tmp_path_factory):
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
+    shop.environment["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
     _, found = diagnosed(shop, "--deep")
+    assert os.listdir(shop.environment["TMPDIR"]) == []
     assert found["tensorflow runs"]["status"] == "ok"
     assert "a tiny model in" in found["tensorflow runs"]["text"]
     assert "tensorflow sees" in found
