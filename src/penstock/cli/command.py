@@ -46,8 +46,8 @@ class Command(click.Command):
         except PenstockError as error:
             tell_error(error, ctx.meta.get(_VERBOSE, False))
             ctx.exit(1)
-        except KeyboardInterrupt:
-            click.echo("penstock: interrupted", err=True)
+        except KeyboardInterrupt as stop:
+            click.echo("; ".join(["penstock: interrupted", *map(str, stop.args)]), err=True)
             ctx.exit(130)
         except OSError as error:
             if error.errno == errno.EPIPE or ctx.meta.get(_VERBOSE, False):

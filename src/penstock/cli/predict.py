@@ -134,8 +134,12 @@ def predict(
     for names in ("columns", "header"):
         if isinstance(options.get(names), str):
             options[names] = [name.strip() for name in options[names].split(",")]
-    with terminating_as_interrupt(), _progress() as tell:
-        done = predicted(model, what, out, tell=tell, **_said(options))
+    try:
+        with terminating_as_interrupt(), _progress() as tell:
+            done = predicted(model, what, out, tell=tell, **_said(options))
+    except KeyboardInterrupt:
+        but = " (without --restart)" if options["restart"] else ""
+        raise KeyboardInterrupt(f"the same command{but} goes on from here") from None
     if as_json:
         print_json(done.to_json())
     else:
