@@ -17,9 +17,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import penstock
+from tests.conditions import until
 
 GUIDES = Path(__file__).parent.parent / "docs" / "guides"
 _BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -135,6 +141,31 @@ def test_gunicorn_with_preload(reader: Reader) -> None:
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         reader.type("penstock down vision")
+
+
+def test_a_new_version_of_a_model(reader: Reader) -> None:
+    """Whoever asks all the while is answered by the old model, then by the new one."""
+    text = _text("running")
+    reader.write(text)
+    (commands,) = [block for kind, block in _BLOCK.findall(text) if kind == "console"]
+    first, down, second = (line.removeprefix("$ ") for line in commands.splitlines())
+    reader.type(first)
+    client = penstock.connect("vision", folder=str(reader.folder / "engines"), wait=30)
+    answers: list[float] = []
+
+    def ask() -> None:
+        while answers[-1:] != [2.0]:
+            with suppress(penstock.errors.EngineClosed):  # while it ends
+                answers.append(float(client.predict(np.zeros(1))[0]))
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        until(lambda: answers or asking.done())
+        reader.type(down)
+        reader.type(second)
+        asking.result(40)
+    client.close()
+    assert set(answers) == {1.0, 2.0}
 
 
 def _ask(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -84,3 +85,9 @@ def test_the_first_prediction_loads_nothing() -> None:
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_help_of_settings_has_each_of_them() -> None:
+    for settings in (penstock.Model, penstock.EngineConfig):
+        text = settings.__doc__ or ""
+        assert [f.name for f in dataclasses.fields(settings) if f"`{f.name}`" not in text] == []

@@ -54,7 +54,8 @@ def test_any_other_process(folder: Path) -> None:
 
 def test_the_shell(folder: Path) -> None:
     (commands,) = re.findall(r"```\n(penstock up .*?)```", README, re.DOTALL)
-    for command in commands.strip().splitlines():
+    (end,) = re.findall(r"`(penstock down [^`]*)`", README)
+    for command in [*commands.strip().splitlines(), end]:
         done = subprocess.run(
             [sys.executable, "-m", *command.split()],
             cwd=folder,

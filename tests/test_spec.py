@@ -116,8 +116,9 @@ def _signature(**tensors: TensorSpec) -> tuple[TensorSpec, ...]:
         (
             _ONE,
             (TensorSpec("float64", (3,)),),
-            ["the input", "expected float32 (rows, 3)", "got float64 (rows, 3)"],
+            ["the input", "expected float32 (rows, 3)", "got float64 (rows, 3); convert it with"],
         ),
+        (_ONE, (TensorSpec("float32"),), ["got float32 (rows); the first axis is rows: a single"]),
         (_NAMED, (TensorSpec("float64", (3,)),), ["input 'image'", "got float64"]),
     ],
 )

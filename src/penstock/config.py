@@ -8,15 +8,17 @@ field's metadata), so a setting is written down once.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
 from penstock.spec import ModelSpec, TensorSpec, check_name, pads_of, signature_of
@@ -27,10 +29,30 @@ WARM = ("all", "largest")
 DEFAULT_BATCH = 32  # rows, where it is not found by measurement
 
 
+Settings = TypeVar("Settings")
+
+
 def _setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+def listing_settings(settings: type[Settings]) -> type[Settings]:
+    """Add what each field means, and its default, to the docstring of a dataclass."""
+    lines = [
+        textwrap.fill(
+            f"- `{each.name}` ({each.default!r}): {each.metadata['help']}",
+            width=96,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for each in dataclasses.fields(settings)  # type: ignore[arg-type]
+        if "help" in each.metadata
+    ]
+    settings.__doc__ = "\n".join([inspect.cleandoc(settings.__doc__ or ""), "", *lines])
+    return settings
+
+
+@listing_settings
 @dataclass(frozen=True)
 class Model:
     """A model and how it may be run.
@@ -48,8 +70,12 @@ class Model:
     gets are the worker's batch buffers: read them, do not keep them.
 
     `inputs` declares what callers send: `("float32", (224, 224, 3))`, or a dict of such by name.
-    TensorFlow models mostly know; `preprocess` needs it. A single output is answered as an array,
-    several as a dict. `pad` (a `Pad`, or several) lets rows of different lengths share batches.
+    TensorFlow models mostly know; `preprocess` needs it. `outputs` declares what comes back, in the
+    same way. A single output is answered as an array, several as a dict. `pad` (a `Pad`, or
+    several) lets rows of different lengths share batches.
+    `name` is what callers choose it by, by default the file's or the function's.
+
+    Raises `ConfigError` for a setting that is impossible. The other settings, with their defaults:
     """
 
     source: Any
@@ -70,7 +96,7 @@ class Model:
     postprocess: str | Callable[..., Any] = _setting(  # noqa: RUF009
         "", "a TensorFlow function (module:function) from the model's outputs to the answers"
     )
-    unsafe: bool = _setting(False, "whether code that a model's file holds (Lambda layers) may run")
+    unsafe: bool = _setting(False, "whether code in a model's file (Lambda layers) may run")
     compile: str = _setting(
         "auto", f"how a TensorFlow model is compiled: auto (measured), {', '.join(COMPILE_MODES)}"
     )
@@ -82,8 +108,8 @@ class Model:
     )
     warm: str = _setting(
         "all",
-        "which of those sizes are used: all; the largest alone, which is ready sooner; or the "
-        "largest up to a number of rows",
+        "which of those sizes are used: all; largest, that one alone, which is ready sooner; or a "
+        "number of rows, for the largest size up to that",
     )
     tolerance: float = _setting(
         0.0,
@@ -136,29 +162,36 @@ class Model:
         return ModelSpec(self.inputs, self.outputs)
 
 
+@listing_settings
 @dataclass(frozen=True)
 class EngineConfig:
-    """How an engine runs: where it is found, how many workers, what it allows, when it gives up."""
+    """How an engine runs: where it is found, how many workers, what it allows, when it gives up.
+
+    `name` is what `penstock.connect` takes. Sizes in bytes may be given as `"4G"`, too. Raises
+    `ConfigError` for a setting that is impossible. The others, with their defaults:
+    """
 
     name: str = ""
     folder: str = _setting("", "where the engine's socket lies (default: a folder of the user's)")
     group: str = _setting("", "a group whose members may connect too")
     devices: str | tuple[str, ...] = _setting(
-        "auto", "where models run: auto (every GPU, else the CPU), cpu, gpu, or gpu:0,gpu:1,..."
+        "auto", "where models run: auto (every GPU, else the CPU), cpu, gpu, or gpu:0,gpu:1"
     )
     workers: int = _setting(0, "how many worker processes (0: one for each device)")
     gpu_memory: int = _setting(
         0, "bytes of a GPU's memory that a worker may take (0: what is free)"
     )
     pinned_memory: int = _setting(
-        8 << 30, "bytes of clients' memory that a worker pins for its GPU at most"
+        8 << 30, "the most bytes of clients' memory that a worker pins for its GPU"
     )
     client_memory: int = _setting(1 << 30, "bytes of shared memory that one client may hold")
     client_requests: int = _setting(4096, "requests that one client may have outstanding")
     queue_rows: int = _setting(65_536, "rows that may wait; more are refused as Overloaded")
     run_timeout: float = _setting(120.0, "seconds a batch may run before its worker is replaced")
     load_timeout: float = _setting(600.0, "seconds a worker may take to load its models")
-    drain_timeout: float = _setting(10.0, "seconds that a closing engine works off its queue")
+    drain_timeout: float = _setting(
+        10.0, "seconds that a closing engine may take to answer what is queued"
+    )
     restarts: int = _setting(10, "worker restarts in a row before the engine waits for a refill")
     restart_refill: float = _setting(6.0, "seconds until one more restart is allowed")
 

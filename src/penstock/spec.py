@@ -226,7 +226,18 @@ def _names(signature: Signature) -> str:
 def _check_tensor(wanted: TensorSpec, given: TensorSpec) -> None:
     if not wanted.admits(given):
         label = f"input {wanted.name!r}" if wanted.name else "the input"
-        raise InputError(f"{label}: expected {wanted}, got {given}")
+        raise InputError(f"{label}: expected {wanted}, got {given}{_way_out(wanted, given)}")
+
+
+def _way_out(wanted: TensorSpec, given: TensorSpec) -> str:
+    """What to do about the two most common mistakes."""
+    if STRING in (wanted.dtype, given.dtype):
+        return ""
+    if wanted.admits(TensorSpec(wanted.dtype, given.shape)):
+        return f"; convert it with .astype({wanted.dtype!r})"
+    if len(given.shape) == len(wanted.shape) - 1:
+        return "; the first axis is rows: a single row x is passed as x[None]"
+    return ""
 
 
 def tensor_spec(value: Any, name: str = "") -> TensorSpec:

@@ -286,7 +286,7 @@ def test_says_plainly_when_it_is_slower():
     )
     assert "8.0 × as many as with model.predict" in first
     assert "0.40 × as many as with compiled functions" in first
-    assert "saves less than the way to another process and back costs" in second
+    assert "saves less than the trip to another process and back costs" in second
     assert "first answers came 2.0 × later, and it took 2.0 × more memory" in third
 
 

@@ -281,10 +281,10 @@ def test_a_tensorflow_that_does_not_start(bare):
             0,
             "keras",
             "problem",
-            "goes with Keras 3",
+            "needs Keras 3",
         ),
         ({"tensorflow": "2.21.0", "keras": "3.15.1"}, 0, "keras", "ok", "3.15.1"),
-        ({"tensorflow": "2.21.0", "tf-keras": "2.19.0"}, 0, "tf-keras", "problem", "does not go"),
+        ({"tensorflow": "2.21.0", "tf-keras": "2.19.0"}, 0, "tf-keras", "problem", "does not fit"),
         ({"tensorflow": "2.21.0", "tf-keras": "2.21.1"}, 0, "tf-keras", "ok", "2.21.1"),
         ({"tensorflow": "2.21.0"}, 0, "tf-keras", "note", "only for models of Keras 2"),
     ],
@@ -371,10 +371,12 @@ def test_hidden_cards(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_deep(shop):
+def test_deep(shop, tmp_path_factory):
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed")
+    shop.environment["TMPDIR"] = str(tmp_path_factory.mktemp("temporary"))
     _, found = diagnosed(shop, "--deep")
+    assert os.listdir(shop.environment["TMPDIR"]) == []
     assert found["tensorflow runs"]["status"] == "ok"
     assert "a tiny model in" in found["tensorflow runs"]["text"]
     assert "tensorflow sees" in found

@@ -39,7 +39,7 @@ def test_cards_users_and_promises(machine, monkeypatch) -> None:  # noqa: F811
     assert f"({me}) 2.0 GB, process {1 << 24} unknown" in first["text"]
     assert found["gpu 2"]["text"].startswith("Full")
     assert found["gpu 2 memory"]["status"] == "note"
-    assert found["mps"]["text"].startswith("does not run" if not mps.running() else "runs")
+    assert found["mps"]["text"].startswith("not running" if not mps.running() else "running")
     assert found["gpu numbers"]["status"] == "note"
     assert list(machine.ledger.glob("*.promise")) == []
 

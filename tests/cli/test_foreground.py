@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
 
 import penstock
+from tests.cli.terminal import CTRL_C, Terminal
 from tests.conditions import is_alive, until
 from tests.signals import ignored
 
@@ -145,3 +147,13 @@ def test_a_model_that_does_not_load_ends_it(begin):
     _, told = process.communicate(timeout=LIMIT)
     assert process.returncode == 1
     assert "penstock: error: " in told
+
+
+def test_in_a_terminal_the_log_has_lines_of_its_own(shop):
+    command = [sys.executable, "-m", "penstock", "up", "shop:double", "--foreground"]
+    with Terminal(command, cwd=shop.place, environment=shop.environment) as terminal:
+        terminal.wait_for("penstock down double")
+        terminal.press(CTRL_C)
+        assert terminal.wait() == 0
+        (line,) = [line for line in terminal.shown.splitlines() if "listening" in line]
+        assert line.startswith("20")  # the date

@@ -211,6 +211,7 @@ def test_several_engines(shop, command):
     assert "2 engines run" in done.stderr
     assert "name one of them: one, two" in done.stderr
     assert shop.json("top", "two", "--once", "--interval", 0.1)["engine"]["name"] == "two"
+    assert "; there are: one, two\n" in shop.run(command, "tow").stderr
 
 
 def test_an_engine_that_loads(shop):

@@ -146,6 +146,7 @@ def test_a_name_that_is_taken(shop):
     second = shop.run("up", "shop:negate", "--name", "double")
     assert second.returncode == 1
     assert second.stderr.startswith("penstock: error: an engine already runs at ")
+    assert second.stderr.endswith(": end it first, or choose another name\n")
     assert len(second.stderr.splitlines()) == 1
     assert [engine["pid"] for engine in shop.json("ps")] == [first["pid"]]
 

@@ -75,7 +75,7 @@ def test_what_is_read_is_not_written_over(x, engine, place, what, restart):
 def test_a_file_of_the_source_is_not_taken_for_an_earlier_output(x, engine, place, what):
     for name in ("1.npy", "2.npy"):
         np.save(name, x)
-    with pytest.raises(ConfigError, match=r"2\.npy is there already, and is part of the source"):
+    with pytest.raises(ConfigError, match=r"2\.npy exists already, and is part of the source"):
         penstock.predict("scores", what, "2.npy", engine=engine, restart=True)
     assert np.array_equal(np.load("2.npy"), x)
 

@@ -109,7 +109,7 @@ def test_an_option_that_was_wrong_can_be_put_right_while_nothing_is_done(x, engi
 @pytest.mark.parametrize("name", ["y.npy", "y.keys.npy", "y.npy.errors.jsonl"])
 def test_a_file_of_somebody_else_is_not_written_over(x, engine, place, name):
     Path(name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"{name} is there already"):
+    with pytest.raises(ConfigError, match=f"{name} exists already"):
         penstock.predict("scores", x, "y.npy", engine=engine)
     assert sorted(path.name for path in place.iterdir()) == [name]
     assert Path(name).read_text() == "mine"
@@ -137,7 +137,7 @@ def test_nothing_at_all(engine, rows):
 
 def test_an_output_that_the_model_does_not_have_is_refused_before_it_begins(x, place):
     seen = penstock.Model(model("scores"), outputs=("float64", (3,)))
-    with pytest.raises(InputError, match=r"no output 'z'; there are a bare array"):
+    with pytest.raises(InputError, match=r"no output 'z'; the only one has no name"):
         penstock.predict(seen, x, "y.npy", outputs="z")
     assert list(place.iterdir()) == []
 

@@ -144,7 +144,12 @@ def use(gather=0.0, run=0.0, scatter=0.0, messages=0.0, held=0.0):
         (use(scatter=0.6, run=0.3), Load(), "scatter", "let the model return less"),
         (use(run=0.3, messages=0.7), Load(0.95, 0.5), "engine", "uses 95 % of a core"),
         (use(run=0.3), Load(), "clients", "more requests outstanding would help"),
-        (use(run=0.3, held=0.5), Load(), "batching", "all who were waited for have come (75 %)"),
+        (
+            use(run=0.3, held=0.5),
+            Load(),
+            "batching",
+            "all clients that were waited for have asked (75 %)",
+        ),
         (use(run=0.3, messages=0.6), Load(0.1, 0.5), "messages", "more rows in each request"),
         (use(run=0.3, messages=0.6), Load(0.1, 0.99), "cores", "fewer processes or threads"),
         (use(run=0.3), Load(0.1, 0.99), "cores", "99 % of all cores are in use"),

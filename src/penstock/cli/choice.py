@@ -12,6 +12,13 @@ from penstock.errors import EngineClosed
 from penstock.transport import rendezvous
 
 
+def missing(name: str, address: Path) -> EngineClosed:
+    """That it is not there, and which are."""
+    others = ", ".join(sorted(path.stem for path in address.parent.glob("*.sock")))
+    known = f"; there are: {others}" if others else ""
+    return EngineClosed(f"there is no engine {name!r} in {address.parent}{known}")
+
+
 def engine_named(name: str | None, folder: str) -> Enquiry:
     """A conversation with it. Raises `EngineClosed`, and a usage error when there are several."""
     if name is not None:
@@ -21,8 +28,7 @@ def engine_named(name: str | None, folder: str) -> Enquiry:
         except EngineClosed as error:
             if address.exists():
                 raise
-            where = f"there is no engine {name!r} in {address.parent}"
-            raise EngineClosed(where) from error
+            raise missing(name, address) from error
     place = Path(folder) if folder else rendezvous.default_folder()
     found: list[Enquiry] = []
     for address in sorted(place.glob("*.sock")):

@@ -35,7 +35,7 @@ class Command(click.Command):
                 is_flag=True,
                 expose_value=False,
                 callback=lambda ctx, _, value: ctx.meta.update({_VERBOSE: value}),
-                help="With an error, show where it came from.",
+                help="On an error, show where it came from.",
             )
         )
 
@@ -46,8 +46,8 @@ class Command(click.Command):
         except PenstockError as error:
             tell_error(error, ctx.meta.get(_VERBOSE, False))
             ctx.exit(1)
-        except KeyboardInterrupt:
-            click.echo("penstock: interrupted", err=True)
+        except KeyboardInterrupt as stop:
+            click.echo("; ".join(["penstock: interrupted", *map(str, stop.args)]), err=True)
             ctx.exit(130)
         except OSError as error:
             if error.errno == errno.EPIPE or ctx.meta.get(_VERBOSE, False):

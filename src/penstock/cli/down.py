@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import click
 
+from penstock.cli.choice import missing
 from penstock.cli.command import Command, folder_option, json_option, print_json, spinner
 from penstock.cli.enquiry import Enquiry
 from penstock.config import EngineConfig
@@ -35,7 +36,7 @@ class Ended(NamedTuple):
     default=EngineConfig.drain_timeout,
     show_default=True,
     metavar="SECONDS",
-    help="How long it may work off what is queued.",
+    help="How long it may take to answer what is queued.",
 )
 @folder_option()
 @json_option("what was done")
@@ -64,7 +65,7 @@ def _end(name: str, address: Path, drain: float) -> Ended:
         raise
     except EngineClosed as error:
         if not any(path.exists() for path in (address, address.with_suffix(".lock"))):
-            raise EngineClosed(f"there is no engine {name!r} in {address.parent}") from None
+            raise missing(name, address) from None
         if not rendezvous.sweep(address):
             raise EngineClosed(
                 f"{error}; its lock is held, so it is just starting or ending"

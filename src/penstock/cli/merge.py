@@ -14,7 +14,7 @@ from penstock.cli.predict import ROWS_FAILED
 @click.command(cls=Command, short_help="Join the shards of a data set.")
 @click.argument("out")
 @click.option("--work", default="", help="Where the parts are (default: beside the output).")
-@click.option("--restart", is_flag=True, help="Write over an output that is there already.")
+@click.option("--restart", is_flag=True, help="Overwrite an existing output.")
 @json_option("what was joined")
 def merge(out: str, work: str, restart: bool, as_json: bool) -> None:
     """Join the shards of OUT that `penstock predict --shard` has written. They stay."""

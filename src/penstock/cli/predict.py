@@ -69,21 +69,25 @@ class Json(click.ParamType[Any]):
 def source_options(command: Decorated) -> Decorated:
     """What may be said about the source; `docs/data.md` says what is for which format."""
     options = (
-        click.option("--format", help="The source's format, where suffixes do not tell."),
+        click.option("--format", help="The source's format, if its suffix does not tell."),
         click.option("--key", help="The column that keys are taken from, or #row, or #path."),
-        click.option("--columns", help="Columns that are read, with commas between them."),
+        click.option("--columns", help="Columns to read, with commas between them."),
         click.option("--images", help="The column that holds encoded images."),
         click.option("--size", type=Size(), help="The size of images (default: the model's)."),
         click.option("--mode", help="RGB, L or RGBA (default: as the model wants them)."),
         click.option("--resample", help="How images are resized (default: bilinear)."),
-        click.option("--fit", help="stretch, crop or pad."),
-        click.option("--draft", is_flag=True, default=None, help="Let JPEG shrink as it decodes."),
-        click.option("--decode/--no-decode", default=None, help="Pixels, or the files' bytes."),
+        click.option("--fit", help="How images fit: stretch, crop or pad."),
+        click.option(
+            "--draft", is_flag=True, default=None, help="Shrink JPEGs as they are decoded."
+        ),
+        click.option(
+            "--decode/--no-decode", default=None, help="Pass pixels, or the files' bytes."
+        ),
         click.option("--features", type=Json(), help="Columns' types, as JSON."),
-        click.option("--fill", type=Json(), help="What nulls are, by column, as JSON."),
-        click.option("--delimiter", help="Between the fields of CSV."),
-        click.option("--header", help="Columns of CSV without a line of names, with commas."),
-        click.option("--compression", help="Of Parquet that is written (default: zstd)."),
+        click.option("--fill", type=Json(), help="What replaces nulls, by column, as JSON."),
+        click.option("--delimiter", help="What separates the fields of CSV."),
+        click.option("--header", help="Names of CSV's columns, with commas, if it has none."),
+        click.option("--compression", help="How Parquet is compressed (default: zstd)."),
     )
     for option in reversed(options):
         command = option(command)
@@ -96,7 +100,9 @@ def source_options(command: Decorated) -> Decorated:
 @click.option("--out", required=True, help="The file to write: .parquet, .npy, .jsonl, ...")
 @settings_flags(JobSettings)
 @source_options
-@click.option("--engine", default="", help="An engine that runs already; MODEL is one of its own.")
+@click.option(
+    "--engine", default="", help="A running engine; MODEL is then the name of one of its models."
+)
 @settings_flags(Model, leave_out={"source", "name", "weight", "warm"})
 @settings_flags(EngineConfig, leave_out={"name"})
 @click.option(
@@ -115,8 +121,8 @@ def predict(
 ) -> None:
     """Predict a whole data set: MODEL on SOURCE (files, folders, patterns) to a file.
 
-    May be killed at any time, and goes on from there when it is started again. With --shard 3/8,
-    one shard of it alone; `penstock merge` joins them.
+    May be killed at any time: the same command continues where it was. With --shard 3/8, only that
+    shard; `penstock merge` joins them.
     """
     from penstock.offline.run import predict as predicted
 
@@ -128,8 +134,12 @@ def predict(
     for names in ("columns", "header"):
         if isinstance(options.get(names), str):
             options[names] = [name.strip() for name in options[names].split(",")]
-    with terminating_as_interrupt(), _progress() as tell:
-        done = predicted(model, what, out, tell=tell, **_said(options))
+    try:
+        with terminating_as_interrupt(), _progress() as tell:
+            done = predicted(model, what, out, tell=tell, **_said(options))
+    except KeyboardInterrupt:
+        but = " (without --restart)" if options["restart"] else ""
+        raise KeyboardInterrupt(f"the same command{but} goes on from here") from None
     if as_json:
         print_json(done.to_json())
     else:
@@ -166,10 +176,10 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
         yield _Lines().tell
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Display
 
-    columns = (BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(24), TextColumn("{task.description}"))
     with Display(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task("starting", total=None)
 

@@ -58,13 +58,13 @@ class _OfAScript(Command):
     "--nodes",
     default="",
     metavar="HOST:PORT,...",
-    help="The machines, each with the first of the ports that it has for this job.",
+    help="The machines, each with the first of its ports for this job.",
 )
 @click.option("--rank", type=click.IntRange(0), help="Which of --nodes this one is, from 0.")
 @click.option(
     "--gpus-per-worker",
     type=click.IntRange(0),
-    help="GPUs for each worker (default: all, shared out evenly; 0: CPUs).",
+    help="GPUs for each worker (default: all, divided evenly; 0: CPUs).",
 )
 @click.option(
     "--gpu-memory",
@@ -87,7 +87,7 @@ class _OfAScript(Command):
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a process may stand stopped; 0: for ever.",
+    help="How long a process may stay stopped (SIGSTOP); 0: for ever.",
 )
 @click.option(
     "--timeout",
@@ -95,7 +95,7 @@ class _OfAScript(Command):
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long machines and processes wait for each other; also in fit, if that says nothing.",
+    help="How long machines and processes wait for each other; the default of fit's timeout, too.",
 )
 @click.option(
     "--grace",

@@ -43,7 +43,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 @click.option("--name", default="", help="The engine's name (default: the first model's).")
 @settings_flags(Model, leave_out={"source", "name"})
 @settings_flags(EngineConfig, leave_out={"name"})
-@click.option("--foreground", is_flag=True, help="Stay, and end the engine when told to end.")
+@click.option("--foreground", is_flag=True, help="Stay, and end the engine on SIGTERM or Ctrl-C.")
 @click.option(
     "--log",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -115,7 +115,8 @@ def _start(
     what = "the model" if len(models) == 1 else f"{len(models)} models"
     with (
         terminating_as_interrupt(),
-        spinner(f"{config.name}: loading {what}", not as_json),
+        # Not where the log is shown, too: it would come in the middle of that line.
+        spinner(f"{config.name}: loading {what}", not as_json and log is not sys.stderr),
     ):
         try:
             return start_engine(models, config, owner=owner, log=log)

@@ -1,8 +1,9 @@
-"""What a client can say of a model in its engine. Loads no numpy."""
+"""What a client can say of a model in its engine, and of a call. Loads no numpy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from penstock.spec import ModelSpec
 
@@ -22,3 +23,20 @@ class ServedModel:
     max_batch: int
     batched: bool
     request_rows: int = 0
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call may say beside its rows. See `Client.predict`."""
+
+    model: str | None
+    deadline: float | None
+    priority: int
+    caller: str
+
+
+class StreamOptions(CallOptions, total=False):
+    """What `Client.map` may be told beside its rows."""
+
+    ordered: bool
+    window: int | None
+    return_errors: bool

@@ -39,11 +39,13 @@ def connect(
     folder: str = "",
     label: str = "",
 ) -> Client:
-    """A client of the engine of that name, or at that socket.
+    """A client of the engine of that name, or at that socket (a path, or a text with a slash).
 
     Waits up to `wait` seconds for the engine to be there and ready; later calls, after the engine
-    was restarted, wait as long, or until their deadline. Raises `EngineClosed` when there is none,
-    and `ModelLoadError` when it cannot load its models.
+    was restarted, wait as long, or until their deadline. `folder` is where its socket lies, as was
+    said to the engine; `label` is how `penstock top` lists this client. Raises `EngineClosed` when
+    there is no engine, `ModelLoadError` when it cannot load its models, and `ConfigError` for a
+    name that no engine can have.
     """
     client = Client(rendezvous.address_of(name_or_address, folder), wait=wait, label=label)
     client.connect()
@@ -51,7 +53,11 @@ def connect(
 
 
 class Client:
-    """A way to an engine. Make one with `penstock.connect`; close it, or let it go."""
+    """A way to an engine. Make one with `penstock.connect`; close it, or let it go.
+
+    Threads may share it. It can be pickled; that copy, and the client in a forked child, connects
+    anew when it is first used. After the engine was restarted, the next call reconnects.
+    """
 
     def __init__(self, address: Path, *, wait: float = 5.0, label: str = "") -> None:
         self.address = address
@@ -60,7 +66,7 @@ class Client:
         fork.register(self)
 
     def connect(self) -> None:
-        """Connect now rather than with the first call."""
+        """Connect now rather than with the first call. Raises as `penstock.connect`."""
         self._session()
 
     def close(self) -> None:
@@ -92,10 +98,17 @@ class Client:
     ) -> Any:
         """The model's outputs for these rows, any number of them: numpy in, numpy out.
 
-        `x` is an array whose first axis is rows, or a dict of them. `deadline` is in seconds from
-        now; of waiting requests those of higher `priority` go first. A client that speaks for
-        others names each as `caller`: they take turns as clients do. Rows that fail while others
-        succeed raise `RowsFailed`, which carries both.
+        - `x`: an array whose first axis is rows, or a dict of them for several inputs
+        - `model`: its name; needed only where the engine has several
+        - `deadline`: seconds from now after which the answer is of no use
+        - `priority`: of waiting requests, those of a higher one go first (-32768 to 32767)
+        - `caller`: for whom a client asks that speaks for others: they take turns, as clients do
+
+        Returns an array, or a dict of them where the model has several outputs. Raises
+        `InputError` when `x` does not fit, `DeadlineExceeded`, `Overloaded` when a queue is full,
+        `ModelError` when the model raised, `WorkerLost` when the rows killed their worker,
+        `NoWorkers` when there is none left, and `EngineClosed` when there is no engine. Rows that
+        fail while others succeed raise `RowsFailed`, which carries both.
         """
         answer = self._submit(x, model, self._absolute(deadline), priority, caller)
         try:
@@ -118,7 +131,10 @@ class Client:
         """As `predict`, but returns a future at once.
 
         The rows are copied before it returns, so the arrays may be changed then. When they are more
-        than the client may hold in flight, it first waits for the answers of earlier ones.
+        than the client may hold in flight, it first waits for the answers of earlier ones. The
+        future is a `concurrent.futures.Future`; its `cancel` takes the request out of the queue.
+        What is known at once (the rows do not fit, there is no engine) is raised at once, all else
+        by its `result`.
         """
         return self._submit(x, model, self._absolute(deadline), priority, caller)
 
@@ -152,9 +168,10 @@ class Client:
         """A stream of rows in, a stream of their outputs out.
 
         Each item is one row (an array without the rows axis, or a dict of them). At most `window`
-        rows are on their way at a time. `ordered=False` yields answers as they come.
-        `deadline` counts from when a row is sent. With `return_errors`, a row that fails yields its
-        error in place of ending the stream.
+        rows are on their way at a time (by default, as many as keep all workers busy).
+        `ordered=False` yields answers as they come. `deadline` counts from when a row is sent. With
+        `return_errors`, a row that fails yields its error in place of ending the stream. All else
+        is as in `predict`.
         """
         if window is None:
             session = self._session()
@@ -168,7 +185,11 @@ class Client:
         return streams.answers(submit, rows, window, ordered, return_errors)
 
     def statistics(self, timeout: float = 10.0) -> Statistics:
-        """A snapshot of what the engine does and has done."""
+        """A snapshot of what the engine does and has done.
+
+        Waits up to `timeout` seconds, then raises `DeadlineExceeded`; `EngineClosed` when there is
+        no engine.
+        """
         session = self._link.current
         if session is None or session.closed is not None:
             session = self._session()

@@ -94,10 +94,10 @@ def card_named(name: str, look: Survey, seen: Sequence[Card], others: str = "") 
     """The card that is meant, if it may be used. `others`: what else could have been said."""
     card = found.find(look.cards, name)
     if card is None:
-        known = ", ".join(map(str, look.cards)) or no_card(look)
+        known = f"there are: {', '.join(map(str, look.cards))}" if look.cards else no_card(look)
         raise ConfigError(
             f"no card is {name!r}; expected {others}gpu:N (the N-th on the PCI bus, as NVML "
-            f"counts) or the beginning of one card's UUID; there are: {known}"
+            f"counts) or the beginning of one card's UUID; {known}"
         )
     if card not in seen:
         raise ConfigError(

@@ -86,7 +86,10 @@ def claim_gpu(size: str | int, wait: float | None = None, device: str | None = N
     700 MB less, which CUDA and its libraries take. `device` is `"gpu:0"` (the first on the PCI
     bus) or a UUID; else the card with the most room is taken. Where there is no room, waits up to
     `wait` seconds, then raises `DeviceMemoryError` with the numbers. In a process that
-    `penstock run` has started, its share is the claim.
+    `penstock run` has started, its share is the claim. Raises `ConfigError` when there is no such
+    card, when TensorFlow has started its GPUs already, or when this process has a claim.
+
+    Returns a `Claim`: `release` it, use it in a `with`, or let the process end.
     """
     wanted = share_size(size)
     with _claiming:

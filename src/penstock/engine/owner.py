@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock import launch
-from penstock.client.about import ServedModel
+from penstock.client.about import CallOptions, ServedModel, StreamOptions
 from penstock.client.answer import Answer
 from penstock.client.client import Client
 from penstock.config import EngineConfig, Model, models_of, to_json
@@ -39,11 +39,15 @@ _EXIT_LIMIT = 5.0
 
 
 class Engine:
-    """An engine that belongs to this process.
+    """An engine that belongs to this process, and ends with it.
 
     `models` is a source (a Keras file, a SavedModel folder, a Keras model, `"module:function"`), a
-    `Model`, a list of them, or a dict by name. All other arguments are fields of `EngineConfig`.
-    Nothing runs before `start`, which `with` calls.
+    `Model`, a list of them, or a dict by name. `name` is what other processes pass to
+    `penstock.connect`. All other arguments are fields of `EngineConfig` (`workers`, `devices`,
+    `gpu_memory`, …) or, with a single source, of `Model` (`max_batch`, `precision`, …); one that
+    is unknown or impossible raises `ConfigError`.
+
+    Nothing runs before `start`, which `with` calls. A running engine has the methods of a `Client`.
     """
 
     def __init__(self, models: Any, *, name: str = "", **settings: Any) -> None:
@@ -71,7 +75,12 @@ class Engine:
         return self.config.name
 
     def start(self) -> Engine:
-        """Start the engine and wait until its models are loaded."""
+        """Start the engine and wait until its models are loaded, compiled and warm.
+
+        Returns the engine itself. Raises `ModelLoadError` when a model cannot be loaded,
+        `DeviceMemoryError` when it does not fit, `ConfigError` when the name is taken or a device
+        is not there, `EngineClosed` when the engine's process ends meanwhile.
+        """
         if self._process is not None:
             raise ConfigError("this engine was started already")
         self._pid = os.getpid()
@@ -90,7 +99,10 @@ class Engine:
         return self
 
     def close(self, drain: float | None = None) -> None:
-        """End the engine: it works off what is queued, for at most `drain` seconds."""
+        """End the engine: it works off what is queued, for at most `drain` seconds.
+
+        By default these are the setting `drain_timeout`. May be called again.
+        """
         process, self._process = self._process, None
         client, self._client = self._client, None
         if process is None or self._pid != os.getpid():
@@ -136,19 +148,19 @@ class Engine:
                 raise EngineClosed(f"the engine {self.name!r} is gone: {launch.exit_text(code)}")
         return self._client
 
-    def predict(self, x: Any, **options: Any) -> Any:
+    def predict(self, x: Any, **options: Unpack[CallOptions]) -> Any:
         """See `Client.predict`."""
         return self.client.predict(x, **options)
 
-    def submit(self, x: Any, **options: Any) -> Answer:
+    def submit(self, x: Any, **options: Unpack[CallOptions]) -> Answer:
         """See `Client.submit`."""
         return self.client.submit(x, **options)
 
-    async def predict_async(self, x: Any, **options: Any) -> Any:
+    async def predict_async(self, x: Any, **options: Unpack[CallOptions]) -> Any:
         """See `Client.predict_async`."""
         return await self.client.predict_async(x, **options)
 
-    def map(self, rows: Iterable[Any], **options: Any) -> Iterator[Any]:
+    def map(self, rows: Iterable[Any], **options: Unpack[StreamOptions]) -> Iterator[Any]:
         """See `Client.map`."""
         return self.client.map(rows, **options)
 

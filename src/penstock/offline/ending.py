@@ -66,7 +66,7 @@ def _join(sink: Sink, parts: Sequence[str], file: IO[bytes]) -> None:
     except Exception as error:
         raise InputError(
             f"parts cannot be joined, one may be damaged ({type(error).__name__}: {error}): "
-            "begin anew with restart"
+            "begin anew with --restart (restart=True)"
         ) from error
 
 
@@ -128,7 +128,9 @@ def check_output(place: Place, done: dict[str, Any]) -> None:
     size = size_of(place.out)
     if size != done.get("size"):
         what = "is gone" if size < 0 else "is not as it was written"
-        raise ConfigError(f"the job is done, but {place.out} {what}: begin anew with restart")
+        raise ConfigError(
+            f"the job is done, but {place.out} {what}: begin anew with --restart (restart=True)"
+        )
 
 
 def check_free(place: Place) -> None:
@@ -137,8 +139,8 @@ def check_free(place: Place) -> None:
     for path in (place.out, *beside, place.errors):
         if size_of(path) >= 0:
             raise ConfigError(
-                f"{path} is there already, and not by a job that is known: "
-                "remove it, or write over it with restart"
+                f"{path} exists already, and no known job wrote it: "
+                "remove it, or overwrite it with --restart (restart=True)"
             )
 
 

@@ -87,10 +87,10 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
     outputs = [tensor.name for tensor in spec.outputs or ()]
     for name in settings.outputs if outputs else ():
         if name not in outputs:
-            raise InputError(f"there is no output {name!r}; there are {_named(outputs)}")
+            raise InputError(f"there is no output {name!r}; {_there(outputs)}")
     for name in (*settings.inputs, *settings.keep):
         if name not in columns:
-            raise InputError(f"there is no column {name!r}; there are {_named(columns)}")
+            raise InputError(f"there is no column {name!r}; {_there(columns)}")
     wanted = {tensor.name: tensor for tensor in spec.inputs or ()}
     free = [name for name in columns if name != key and name not in settings.keep]
     if settings.inputs:
@@ -102,7 +102,7 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
     elif len(wanted) > 1 or not free or (wanted and len(free) > 1):
         raise InputError(
             f"the model takes {_named(wanted) or 'rows'}; the source has {_named(columns)}: "
-            "choose with inputs"
+            "choose with --inputs (inputs=)"
         )
     else:
         chosen = free
@@ -205,3 +205,7 @@ def _as(array: Array, dtype: str) -> Array:
 
 def _named(columns: Any) -> str:
     return ", ".join(repr(name) if name else "a bare array" for name in columns)
+
+
+def _there(columns: Any) -> str:
+    return "the only one has no name" if list(columns) == [""] else f"there are {_named(columns)}"

@@ -56,13 +56,13 @@ class FiledRun:
         strange = not os.fstat(manifest.descriptor).st_size  # of no job, whatever is there
         if strange and size_of(place.out) >= 0 and self._input.left_out:
             raise ConfigError(
-                f"{place.out} is there already, and is part of the source: choose another output"
+                f"{place.out} exists already, and is part of the source: choose another output"
             )
         other = manifest.header.get("out", place.out)
         if options.job.work and other != place.out:
             raise ConfigError(
                 f"{place.work} has what is done of another output of this name, {other}: "
-                "choose another folder with work, or begin anew with restart"
+                "choose another folder (--work), or begin anew with --restart (restart=True)"
             )
         if not manifest.parts and not manifest.done:
             manifest.forget()  # nothing is lost by another beginning, with other options perhaps
@@ -113,7 +113,7 @@ class FiledRun:
             shape = Cut(**manifest.header["cut"])
             selection = select(source, settings, shape.batch)
             if gone := store.missing(manifest.parts):
-                raise ConfigError(f"{gone[0]} is gone: begin anew with restart")
+                raise ConfigError(f"{gone[0]} is gone: begin anew with --restart (restart=True)")
             if batch < shape.batch:
                 raise ConfigError(
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"

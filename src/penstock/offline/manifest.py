@@ -103,12 +103,13 @@ class Manifest:
         if not isinstance(record, dict):
             raise ConfigError(
                 f"{self.path} is no manifest, or a damaged one: {line[:40]!r}; "
-                "write over it with restart"
+                "overwrite it with --restart (restart=True)"
             )
         if "penstock" in record:
             if record.pop("penstock") != FORMAT:
                 raise ConfigError(
-                    f"{self.path} is of another version of penstock: begin anew with restart"
+                    f"{self.path} is of another version of penstock: begin anew with "
+                    "--restart (restart=True)"
                 )
             self.header = record
         elif "part" in record:
@@ -148,6 +149,6 @@ def check_same(known: dict[str, Any], found: dict[str, Any], path: Path) -> None
 def another(changed: list[str], path: Path) -> ConfigError:
     """A job is not about what its manifest is about."""
     return ConfigError(
-        f"{path} tells of a job with another {' and '.join(changed)}: put things back as they "
-        "were to go on, or begin anew with restart"
+        f"{path} is of a job with another {' and '.join(changed)}: put things back as they were "
+        "to go on, or begin anew with --restart (restart=True)"
     )

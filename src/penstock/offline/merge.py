@@ -52,15 +52,18 @@ def merge(out: Any, *, work: str = "", restart: bool = False, **options: Any) ->
 
     `options` are the output's, by default those of the shards. Raises `ConfigError` when a shard is
     missing, is not whole, or is about something else, or while a job writes `out`. The shards stay;
-    an output that is there already is written over only with `restart`.
+    an output that exists already is overwritten only with `restart`.
     """
     place = place_of(out, JobSettings(work=work), options)
     found: list[tuple[Place, Manifest]] = []
     try:
         with sole_writer(place.lock):
-            if size_of(place.out) >= 0 and not restart:
-                raise ConfigError(f"{place.out} is there already: write over it with restart")
-            for shard in place.shards():
+            shards = place.shards()
+            if shards and size_of(place.out) >= 0 and not restart:
+                raise ConfigError(
+                    f"{place.out} exists already: overwrite it with --restart (restart=True)"
+                )
+            for shard in shards:
                 found.append((shard, open_manifest(shard.manifest)))
             return _merged(place, found)
     except OSError as error:
@@ -85,7 +88,9 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
         check_forms(forms[0], some, "between shards")
     for store, facts in zip(stores, parts, strict=True):
         if gone := store.missing(facts):
-            raise ConfigError(f"{gone[0]} is gone: run its shard again with restart")
+            raise ConfigError(
+                f"{gone[0]} is gone: run its shard again with --restart (restart=True)"
+            )
     done = [manifest.done for _, manifest in found]
     written, failed = (sum(facts[name] for facts in done) for name in ("written", "failed"))
     if headers[0]["rows"] != written + failed:

@@ -52,9 +52,9 @@ class Origins:
                 self._manifest.forget_parts(self._uncertain)
                 self._uncertain = []
             raise ConfigError(
-                f"the {' and the '.join(changed)} changed while the job ran: nothing is kept of "
-                "what was made after that; put things back as they were to go on, or begin anew "
-                "with restart"
+                f"the {' and the '.join(changed)} changed while the job ran: nothing made after "
+                "that is kept; put things back as they were to go on, or begin anew with "
+                "--restart (restart=True)"
             )
         now = time.monotonic()
         self._next = now + (now - began) / _SHARE

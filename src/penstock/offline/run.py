@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from penstock.config import Model
 from penstock.errors import ConfigError, PenstockError
@@ -27,10 +28,34 @@ from penstock.offline.setting_up import model_of, served_by, serving
 from penstock.offline.sizes import fitting, row_size
 
 
+@overload
 def predict(
     model: Any,
     source: Any,
-    out: Any = None,
+    out: str | os.PathLike[str],
+    *,
+    tell: Tell | None = None,
+    on_report: Callable[[JobReport], None] | None = None,
+    **options: Any,
+) -> JobReport: ...
+
+
+@overload
+def predict(
+    model: Any,
+    source: Any,
+    out: None = None,
+    *,
+    tell: Tell | None = None,
+    on_report: Callable[[JobReport], None] | None = None,
+    **options: Any,
+) -> Any: ...
+
+
+def predict(
+    model: Any,
+    source: Any,
+    out: str | os.PathLike[str] | None = None,
     *,
     tell: Tell | None = None,
     on_report: Callable[[JobReport], None] | None = None,
@@ -38,15 +63,23 @@ def predict(
 ) -> Any:
     """Predict a whole data set.
 
-    `source` is what `penstock.data.open_source` takes (a file, a folder, a pattern, arrays), `out`
-    the file to write. Returns a `JobReport`; without `out` the outputs themselves, as an engine's
-    `predict` does, and `on_report` is called with the report. `tell` is called with a `Progress`,
-    twice a second. All other options are fields of `JobSettings`, of `Model`, of `EngineConfig`, or
-    the source's, `docs/offline.md`; with `engine="name"`, an engine that runs already, `model` is
-    the name of a model in it.
+    - `model`: a source, as for an `Engine`, or a `Model`; with `engine`, the name of one there
+    - `source`: what `penstock.data.open_source` takes: a file, a folder, a pattern, arrays
+    - `out`: the file to write: .parquet, .arrow, .npy, .jsonl, .tfrecord or .csv
+    - `tell`: called with a `Progress`, twice a second
+    - `on_report`: called with the report, where the outputs are what is returned
+    - `engine`: the name of an engine that runs already; by default the job has one of its own
 
-    May be killed at any time: the same call goes on from where it was. Raises `ConfigError` when it
-    is about something else than what `out`'s manifest tells of, or another job writes `out`.
+    All other options are the job's (fields of `penstock.offline.settings.JobSettings`, such as
+    `outputs`, `keep`, `shard`, `max_errors`, `restart`), the source's (`key`, `size`, `columns`,
+    …), or fields of `Model` and of `EngineConfig`. `penstock predict --help` lists them all.
+
+    Returns a `JobReport`, which counts the rows that failed; without `out`, the outputs themselves,
+    as an engine's `predict` does, and then rows that fail raise `RowsFailed`.
+
+    May be killed at any time: the same call goes on from where it was. Raises `ConfigError` when
+    `out` is of a job with another model, input or option, or another job writes it, and
+    `InputError` when the source does not fit the model, or too many rows fail (`max_errors`).
     """
     given = sort_options(options)
     say = tell or (lambda progress: None)
@@ -118,5 +151,5 @@ def _in_memory(model: Any, what: Any, options: Options, tell: Tell) -> tuple[Any
 def _said(error: OSError) -> PenstockError:
     where = f"{error.filename}: " if error.filename else ""
     return ConfigError(
-        f"{where}{error.strerror or error}; once that is mended, the same call goes on from here"
+        f"{where}{error.strerror or error}; once that is fixed, the same call goes on from here"
     )

@@ -40,8 +40,10 @@ class JobSettings:
     label: str = _setting("", "the column by which shards are stratified")
     seed: int = _setting(0, "which of equal rows go to which shard")
     max_errors: int = _setting(1000, "rows that may fail before the job stops (-1: any number)")
-    chunk: int = _setting(0, "rows whose work a crash may cost, for each loader (0: by their size)")
-    loaders: int = _setting(0, "processes that decode at most (0: as many as there are cores)")
+    chunk: int = _setting(
+        0, "rows of work that a crash may cost, for each loader (0: by their size)"
+    )
+    loaders: int = _setting(0, "the most processes that decode (0: as many as there are cores)")
     restart: bool = _setting(False, "whether to begin anew, and forget what was done before")
     work: str = _setting("", "a local folder for what is done so far (default: beside the output)")
 

@@ -236,7 +236,7 @@ def _stopped(error: PenstockError) -> PenstockError:
     if not isinstance(error, NoWorkers):
         return error
     return NoWorkers(
-        f"{error}; once that is mended, or with more restarts, the same call goes on from here"
+        f"{error}; once that is fixed, or with more restarts, the same call goes on from here"
     )
 
 

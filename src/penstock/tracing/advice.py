@@ -76,8 +76,8 @@ def _busy(device: WorkerUse, used: dict[str, ModelUse]) -> Limit:
         return Limit(
             "gather",
             f"gather takes longer than run ({percent(device.gather)} and {percent(device.run)} of "
-            "the device's time): rows are large for what is computed of them; send a smaller "
-            "dtype, or rows before they are scaled up",
+            "the device's time): rows are large for what is computed from them; send a "
+            "smaller dtype, or scale them up in the model",
         )
     if device.scatter > device.run:
         return Limit(
@@ -113,8 +113,8 @@ _BECAUSE = {
     "full": "they are full",
     "idle": "the worker has nothing to do",
     "ahead": "the worker is about to be free",
-    "complete": "all who were waited for have come",
-    "waited": "somebody who was waited for has not come",
+    "complete": "all clients that were waited for have asked",
+    "waited": "a client that was waited for has not asked",
     "deadline": "a deadline is near",
     "fitting": "they fill a compiled size",
     "part": "the rest runs beside it, in a batch of its own",

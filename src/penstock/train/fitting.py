@@ -53,10 +53,40 @@ def fit(
 ) -> History:
     """Train a compiled Keras model on the devices and machines that there are.
 
-    `model` is a Keras model, or a function without arguments that makes and compiles one.
-    `batch_size` is the global batch: the rows of one change of the weights, whatever the number of
-    workers, replicas and micro-batches; where none is given, the data's own, or 32. See
-    `docs/train.md` for the rest.
+    What is trained, and on what:
+
+    - `model`: a compiled Keras model, or a function without arguments that makes one
+    - `x`, `y`, `sample_weight`: arrays, or dicts and lists of them; a `tf.data.Dataset`, a
+      `PyDataset` or a generator; or what `penstock.data` opens, where `y` names a column
+    - `batch_size`: the global batch: the rows of one change of the weights, whatever the number of
+      workers, devices and micro-batches; where none is given, the data's own, or 32
+    - `shuffle`: whether rows come in an order of their own each epoch, drawn from `seed`
+    - `epochs`, `initial_epoch`, `validation_data`, `validation_batch_size`, `validation_freq`,
+      `callbacks`, `class_weight`, `verbose`: as in Keras' `fit`
+
+    On what devices, and how:
+
+    - `strategy`: "auto", "one", "mirrored", "multiworker", "parameter_server", or one of
+      `tf.distribute`
+    - `shard`: who reads which rows: "auto", "data", "file", "off" or "chief"
+    - `reduce`, `pack_bytes`: the all-reduce ("auto", "nccl", "ring", "hierarchical"), and how much
+      travels at a time
+    - `timeout`: seconds for which other processes are waited for (600)
+    - `accumulate`: micro-batches of a step; or `micro_batch`: rows of one, or "auto"
+    - `precision`: None (as the model is), "float32", "mixed_float16" or "mixed_bfloat16"
+    - `remat`: what is computed again rather than kept: True, False, "auto" or names of layers
+    - `jit`: whether the step is compiled by XLA: True, False or "auto"
+    - `clip_norm`: the largest norm of all gradients together
+
+    What is kept:
+
+    - `checkpoints`: a folder; a run that finds some there is taken up again, unless `resume` is
+      False. `keep` of them stay; `checkpoint_every`: steps between two, beside those of the epochs
+    - `deterministic`: the same weights, bit by bit, after an interruption (on CPUs)
+    - `profile`: a folder for a profile of where the time goes
+
+    Returns a `History` with the trained model. Raises `ConfigError` for what cannot be done as it
+    was asked for, and `TrainingError` when training cannot go on. `docs/train.md` says more.
     """
     given = dict(locals())
     beside = ("model", "x", "y", "validation_data", "callbacks", "sample_weight")

@@ -111,7 +111,9 @@ def take_lock(socket_path: Path, patience: float = _PATIENCE) -> int:
         except BlockingIOError:
             if time.monotonic() >= until or _answers(socket_path):
                 os.close(descriptor)
-                raise NameTaken(f"an engine already runs at {socket_path}") from None
+                raise NameTaken(
+                    f"an engine already runs at {socket_path}: end it first, or choose another name"
+                ) from None
             time.sleep(_PAUSE)
         except FileNotFoundError:
             pass
@@ -209,7 +211,9 @@ def _dial(socket_path: Path) -> socket.socket:
         ) from None
     except OSError as error:
         sock.close()
-        raise EngineClosed(f"no engine at {socket_path}: {error.strerror}") from None
+        there_is_none = error.errno in (errno.ENOENT, errno.ECONNREFUSED)
+        why = "penstock ps lists those that run" if there_is_none else error.strerror
+        raise EngineClosed(f"no engine at {socket_path}: {why}") from None
     except BaseException:
         sock.close()
         raise

@@ -87,7 +87,7 @@ def _statements(plan: Plan) -> Iterator[tuple[str, str]]:
     for note in plan.notes:
         yield "note", note
     if any(not size.measured for size in plan.sizes):
-        yield "≈", "not measured, but on the line between sizes that were"
+        yield "≈", "not measured, but interpolated between sizes that were"
     known = "known from an earlier run, which took" if plan.cached else "measured in"
     yield "time", f"{known} {plan.seconds:.1f} s"
 

@@ -60,12 +60,12 @@ def _introduction(comparison: Comparison) -> Iterator[str]:
     yield (
         f"A convolutional network of {network.weights:,} weights was trained for {network.epochs} "
         f"epochs on {network.trained_on:,} handwritten digits; of {network.held_out} others it "
-        f"names {100 * network.accuracy:.1f} % rightly."
+        f"classifies {100 * network.accuracy:.1f} % correctly."
     )
     yield (
         f"{_processes(work.processes)} asked it for one image at a time, each with "
         f"{work.outstanding_per_process} request outstanding, {work.seconds:g} s each way, on "
-        f"{machine.cores} cores. TensorFlow's threads were left as it sets them."
+        f"{machine.cores} cores. TensorFlow's threads were left at its defaults."
     )
     if work.note:
         yield f"{work.note}."
@@ -99,7 +99,7 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     yield _about_copies(predict, compiled, shared)
     sharing = comparison.sharing
     yield (
-        f"Its start was a first one, with an empty cache: its worker took "
+        f"This was a first start, with an empty cache: its worker took "
         f"{sharing.load_seconds:.1f} s to load TensorFlow and the network, and to measure how best "
         f"to compile it ({sharing.mode}). Later starts remember that."
     )
@@ -107,8 +107,8 @@ def sentences(comparison: Comparison) -> Iterator[str]:
     for way in comparison.ways:
         if way.answers < _FEW:
             yield (
-                f"{way.name}: {way.answers} answers are few, and the 99th percentile is of little "
-                "meaning (see --seconds)."
+                f"{way.name}: {way.answers} answers are few, so the 99th percentile means "
+                "little (see --seconds)."
             )
 
 
@@ -120,8 +120,8 @@ def _about_batches(sharing: Sharing, rate: float, compiled: Way) -> str:
         text += f": one alone takes it {times[1]:.2f} ms, {larger} together {times[larger]:.2f} ms"
     if rate < (1 - _ALIKE) * compiled.answers_per_second:
         text += (
-            ". For a network this small, that saves less than the way to another process and back "
-            "costs"
+            ". For a network this small, that saves less than the trip to another process and "
+            "back costs"
         )
     return text + "."
 
@@ -131,7 +131,7 @@ def _about_copies(predict: Way, compiled: Way, shared: Way) -> str:
     sooner = min(predict.start_seconds, compiled.start_seconds) / shared.start_seconds
     smaller = min(predict.memory_bytes, compiled.memory_bytes) / shared.memory_bytes
     return (
-        f"Those who ask Penstock need no TensorFlow: {shared.with_tensorflow} of its "
+        f"Processes that ask Penstock need no TensorFlow: {shared.with_tensorflow} of its "
         f"{_processes(shared.processes)} had loaded it, {own} of {compiled.processes} with copies "
         f"of their own. Compared with the better of those two ways, its first answers came "
         f"{_times(sooner, 'sooner', 'later')}, and it took "

@@ -15,14 +15,12 @@ _COLOURS = {Status.OK: "green", Status.NOTE: "yellow", Status.PROBLEM: "red"}
 _NAME = 17
 
 
-@click.command(cls=Command, short_help="Look at this machine: what is there, what is missing.")
-@click.option(
-    "--deep", is_flag=True, help="Import TensorFlow, too, and run a tiny model (seconds)."
-)
+@click.command(cls=Command, short_help="Check this machine: what is there, what is missing.")
+@click.option("--deep", is_flag=True, help="Also import TensorFlow and run a tiny model (seconds).")
 @folder_option()
 @json_option("the findings")
 def doctor(deep: bool, folder: str, as_json: bool) -> None:
-    """Look at this machine: what Penstock needs, what models need, what runs.
+    """Check this machine: what Penstock needs, what models need, what runs.
 
     Each line is ok, a note or a problem, with what to do. Exits with 1 when there is a problem.
     """

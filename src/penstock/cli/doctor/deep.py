@@ -16,7 +16,7 @@ from penstock.launch import exit_text
 
 _SECONDS = 300.0
 _PROBE = """
-import json, os, time
+import atexit, json, os, time
 began = time.monotonic()
 import tensorflow as tf
 told = {"version": tf.__version__, "import": time.monotonic() - began}
@@ -34,6 +34,7 @@ began = time.monotonic()
 told["shape"] = list(tf.function(model)(tf.ones((2, 4))).shape)
 told["run"] = time.monotonic() - began
 print("told:" + json.dumps(told), flush=True)
+atexit._run_exitfuncs()  # AutoGraph removes its files then
 os._exit(0)
 """
 
@@ -53,7 +54,7 @@ def findings(gpus: int) -> Iterator[Finding]:
         yield problem(
             "tensorflow runs",
             f"it did not run a tiny model within {_SECONDS:.0f} s",
-            "run `python -c 'import tensorflow'` and see where it stays",
+            "run `python -c 'import tensorflow'` and see where it hangs",
         )
         return
     answers = [line[5:] for line in done.stdout.splitlines() if line.startswith("told:")]

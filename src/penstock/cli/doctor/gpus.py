@@ -93,7 +93,7 @@ def sharing(found: Cards, told: Survey | None = None) -> Iterator[Finding]:
         if found.driver:
             yield note(
                 "nvml",
-                f"{told.reason}: Penstock takes no GPU that it cannot ask",
+                f"{told.reason}: Penstock uses no GPU that it cannot query",
                 "pip install nvidia-ml-py (penstock[gpu] brings it)",
             )
         return
@@ -108,7 +108,7 @@ def sharing(found: Cards, told: Survey | None = None) -> Iterator[Finding]:
     if told.cards:
         runs = mps.running()
         yield ok(
-            "mps", "runs: workers may share a card" if runs else "does not run: one worker a card"
+            "mps", "running: workers may share a card" if runs else "not running: one worker a card"
         )
     if len({card.name for card in told.cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") is None:
         yield note(

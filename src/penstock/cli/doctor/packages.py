@@ -92,7 +92,7 @@ def _keras() -> Iterator[Finding]:
     if keras and _number(keras) < (3,) and _number(tensorflow) >= (2, 16):
         yield problem(
             "keras",
-            f"{keras} beside TensorFlow {tensorflow}, which goes with Keras 3",
+            f"{keras} beside TensorFlow {tensorflow}, which needs Keras 3",
             "pip install -U keras; models of Keras 2 run on tf-keras",
         )
     elif keras:
@@ -110,7 +110,7 @@ def _keras() -> Iterator[Finding]:
         fitting = ".".join(map(str, _number(tensorflow)[:2]))
         yield problem(
             "tf-keras",
-            f"{legacy} does not go with TensorFlow {tensorflow}",
+            f"{legacy} does not fit TensorFlow {tensorflow}",
             f"pip install --no-deps 'tf-keras=={fitting}.*'",
         )
     elif legacy:

@@ -43,7 +43,7 @@ def _choice() -> Finding:
         return note(
             name,
             "XDG_RUNTIME_DIR is not set: sockets lie in the temporary folder",
-            "nothing to do, unless TMPDIR differs between the processes that shall meet",
+            "nothing to do, unless TMPDIR differs between processes that are to find each other",
         )
     if not Path(runtime).is_dir():
         return problem(name, f"XDG_RUNTIME_DIR is {runtime}, which is no folder", _ELSEWHERE)
@@ -96,7 +96,7 @@ def _engines(place: Path) -> Iterator[Finding]:
                 except EngineClosed as error:
                     yield problem(
                         name,
-                        f"process {conversation.pid} tells nothing: {error}",
+                        f"process {conversation.pid} does not answer: {error}",
                         f"look at its log, or end it (kill {conversation.pid})",
                     )
         except EngineClosed:
@@ -110,7 +110,7 @@ def _engines(place: Path) -> Iterator[Finding]:
         yield note(
             "workers",
             f"{workers} workers share {cores()} cores",
-            "fewer workers (--workers), unless their models wait for something else than a core",
+            "fewer workers (--workers), unless their models wait for something other than a core",
         )
 
 

@@ -44,9 +44,9 @@ _FIRST = 0.25
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long each look takes.",
+    help="How long each view measures.",
 )
-@click.option("--once", is_flag=True, help="Look once and end.")
+@click.option("--once", is_flag=True, help="Print one view and exit.")
 @click.option(
     "--clients",
     "most_clients",
@@ -62,7 +62,7 @@ def top(
 ) -> None:
     """Watch the engine NAME: rates, batches, times, workers, clients, as they are just now.
 
-    Without NAME, the only engine there is. Ctrl-C ends it.
+    Without NAME, the only engine there is. Ctrl-C stops watching.
     """
     with engine_named(name, folder) as conversation:
         views = _views(conversation, interval, once)
