@@ -413,6 +413,29 @@ def test_closing_while_others_wait(engine: penstock.Engine, gate: Gate) -> None:
     client.close()
 
 
+def test_a_map_may_be_collected_in_the_middle_of_anything(engine: penstock.Engine) -> None:
+    with penstock.connect(engine.address) as client:
+        session = client._session()
+        collected = threading.Event()
+
+        def collect() -> None:
+            with session.lock:  # as when a caller's bookkeeping makes Python collect
+                gc.collect()
+            collected.set()
+
+        gc.disable()
+        try:
+            held = {"outputs": client.map(np.zeros((100, 3)), model="identity", window=20)}
+            held["itself"] = held
+            next(held["outputs"])
+            del held
+            threading.Thread(target=collect, daemon=True).start()
+            until(collected.is_set)
+        finally:
+            gc.enable()
+        client.predict(np.zeros((1, 3)), model="identity")
+
+
 def test_a_client_that_is_let_go_leaves(engine: penstock.Engine) -> None:
     client = penstock.connect(engine.name, label="to be forgotten")
     client.predict(np.zeros(1), model="identity")

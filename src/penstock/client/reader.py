@@ -188,6 +188,7 @@ class Reader:
         parking = _poll_on(self._timer, self._thread_bell, self._send_timer)
         try:
             while self._session.closed is None:
+                self._session.tell_dropped()
                 if self._parked:
                     self._park(parking)
                 else:
