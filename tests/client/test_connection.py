@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import os
 import resource
 import socket
@@ -18,7 +20,13 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.errors import ConfigError, DeadlineExceeded, EngineClosed, ModelLoadError
+from penstock.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    EngineClosed,
+    InputError,
+    ModelLoadError,
+)
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, segment, wire
 from tests.client.conftest import FUNCTIONS, model
@@ -55,6 +63,11 @@ def test_an_engine_is_waited_for(tmp_path: Path) -> None:
     assert results == [[2]]
 
 
+def test_a_wait_without_an_end_is_refused() -> None:
+    with pytest.raises(InputError, match="nan"):
+        penstock.connect("nobody-here", wait=math.nan)
+
+
 def test_by_name_by_address_and_by_folder(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     with penstock.Engine(model("doubled"), name="placed", folder=str(folder)) as engine:
@@ -63,6 +76,7 @@ def test_by_name_by_address_and_by_folder(tmp_path: Path) -> None:
             penstock.connect("placed", folder=str(folder)),
             penstock.connect(str(engine.address)),
             penstock.connect(engine.address),
+            *(penstock.connect(engine.address, wait=0) for _ in range(8)),  # it is there already
         ):
             with client:
                 assert client.predict(np.ones(1)).tolist() == [2]
@@ -376,6 +390,47 @@ def test_what_answers_otherwise_is_no_engine(
     listener.shutdown(socket.SHUT_RDWR)
     thread.join(20)
     until(lambda: descriptors() <= before)
+
+
+def test_a_client_that_is_closed_while_it_connects_gives_up(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    client = Client(impostor[0], wait=300)
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.predict(np.ones(1))
+        except EngineClosed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    until(lambda: client._link._sessions)
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    for each in (closing, thread):
+        each.join(20)
+        assert not each.is_alive()
+    assert "closed" in str(raised[0])
+
+
+def test_a_cancelled_task_does_not_go_on_connecting(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    """Its thread would hold up the end of the process."""
+    client = Client(impostor[0], wait=300)
+
+    async def ask_and_leave() -> None:
+        task = asyncio.create_task(client.predict_async(np.ones(1)))
+        while not client._link._sessions:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ask_and_leave())
+    until(lambda: not client._link._sessions)
 
 
 def test_what_was_said_is_told_and_not_that_a_later_attempt_was_not_answered(

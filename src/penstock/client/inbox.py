@@ -201,6 +201,7 @@ class Inbox:
                 models[record.model].pads = pads_of(json.loads(record.data))
             elif isinstance(record, m.State):
                 session.state = record
+                session.greeted = True
                 session.usable = record.state == m.STATE_READY and session.closed is None
             elif isinstance(record, m.Rejected):
                 session.rejected(record.text)

@@ -64,7 +64,7 @@ class Session:
         self.kinds = Kinds()
         self.workers = 1
         self.queue_rows = 1
-        self.greeted = False
+        self.greeted = False  # whether the engine has said how far it is
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
@@ -99,7 +99,6 @@ class Session:
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
-        self.greeted = True
         self.workers = record.workers
         self.queue_rows = record.queue_rows
         self.kinds.memory = record.memory

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from penstock.client.answer import Answer
+from penstock.client.awaiting import Begun
 from penstock.client.call import Call
 from penstock.client.client import Client, caller_number, check_priority
 from penstock.client.kinds import Kinds, ModelInfo
@@ -273,7 +274,7 @@ class LocalEngine(Client):
         priority: int,
         caller: str,
         block: bool = True,
-        begun: list[Answer] | None = None,
+        begun: Begun | None = None,
     ) -> Answer:
         check_priority(priority)
         session = self._session()
