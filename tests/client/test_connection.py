@@ -26,6 +26,7 @@ from penstock.errors import (
     EngineClosed,
     InputError,
     ModelLoadError,
+    Overloaded,
 )
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, segment, wire
@@ -314,6 +315,32 @@ def test_a_process_that_may_make_no_large_files_is_told_so_at_once() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert client.predict(np.ones((1_000, 1_000))).shape == (1_000, 1_000)
+
+
+@contextlib.contextmanager
+def _files_left(count: int) -> Iterator[None]:
+    """Meanwhile this process may open no more than so many."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_process_that_may_open_no_more_files_is_told_so() -> None:
+    with penstock.Engine(model("as_long_as_told", max_batch=1)) as engine:
+        for count in range(5):
+            with _files_left(count), pytest.raises(Overloaded, match="ulimit -n"):
+                penstock.connect(engine.address)
+        assert engine.predict(np.array([3])).shape == (1, 3)
+        long = np.array([10_000])  # its answer does not fit its slot, and comes in a segment
+        with _files_left(0), pytest.raises(Overloaded, match="ulimit -n"):
+            engine.predict(long)
+        assert engine.client.connected
+        assert engine.predict(long).shape == (1, 10_000)
 
 
 def test_the_engine_loads_no_numpy() -> None:

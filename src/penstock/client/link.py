@@ -26,6 +26,7 @@ from penstock.errors import (
     DeadlineExceeded,
     EngineClosed,
     InputError,
+    Overloaded,
     PenstockError,
     again,
 )
@@ -145,12 +146,18 @@ class Link:
     def _attempt(self, until: float, greeted_by: float, wanted: Callable[[], bool]) -> Session:
         """Connect and wait until the engine can answer; closed again when that fails."""
         label = self.label or f"pid {os.getpid()}"
-        session = Session(self.address)
+        try:
+            session = Session(self.address)
+        except OSError as error:
+            raise _too_many(error, "files", "-n") from None
         self._sessions.append(session)
         try:
             if self._closed:
                 raise EngineClosed("this client was closed")
-            session.begin(label)
+            try:
+                session.begin(label)
+            except RuntimeError as error:
+                raise _too_many(error, "threads", "-u") from None
             _wait_until_ready(session, until, greeted_by, wanted)
         except BaseException:
             session.close()
@@ -165,6 +172,12 @@ class Link:
             session.abandon_in_child()
         self._sessions.clear()
         self.current = None
+
+
+def _too_many(error: Exception, what: str, option: str) -> Overloaded:
+    return Overloaded(
+        f"this process cannot connect: {error} (may it have more {what}: ulimit {option}?)"
+    )
 
 
 def _wait_until_ready(

@@ -32,7 +32,7 @@ from penstock.client.signals import Bell, Timer
 from penstock.client.waiting import LOOK_UP
 from penstock.client.whole import INTERRUPTED
 from penstock.errors import EngineClosed, PenstockError
-from penstock.transport.channel import Closed, Oversized
+from penstock.transport.channel import Closed, Oversized, Stripped
 from penstock.transport.vigil import Vigil
 from penstock.transport.wire import Malformed
 
@@ -264,9 +264,16 @@ class Reader:
         session = self._session
         if self._channel.wants_write:
             session.flush()
-        while most and (received := self._channel.receive()) is not None:
-            session.inbox.take(*received)
+        while most:
             most -= 1
+            try:
+                received = self._channel.receive()
+            except Stripped as lost:
+                session.inbox.take_stripped(lost)
+                continue
+            if received is None:
+                break
+            session.inbox.take(*received)
         session.expire()
 
     def _reason(self, error: Exception | None) -> EngineClosed:
