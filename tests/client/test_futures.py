@@ -332,6 +332,24 @@ def test_a_callback_that_raises_hurts_nobody(
     assert labelled.predict(np.zeros(1), model="identity").tolist() == [0]
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+def test_callbacks_run_behind_one_that_raises_what_is_no_exception(
+    labelled: penstock.Client, gate: Gate, error: type[BaseException]
+) -> None:
+    queued, done = threading.Event(), threading.Event()
+
+    def leave(_: object) -> None:
+        assert queued.wait(20)
+        raise error
+
+    answer = labelled.submit(gate.rows(1), model="gated")
+    answer.add_done_callback(leave)
+    answer.add_done_callback(lambda _: done.set())
+    answer.add_quick_callback(lambda _: queued.set())
+    gate.open()
+    assert done.wait(20)
+
+
 def test_a_callback_on_an_answer_that_is_there_runs_at_once(labelled: penstock.Client) -> None:
     answer = labelled.submit(np.zeros(1), model="identity")
     answer.result(30)

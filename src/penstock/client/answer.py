@@ -250,7 +250,7 @@ class _Callbacks:
             callback, answer = self._queue.get()
             try:
                 callback.run(answer)
-            except Exception:
+            except BaseException:  # others wait in line, whatever this one meant to end
                 log.exception("a callback of an answer raised")
             del callback, answer
 
