@@ -159,14 +159,15 @@ class Reader:
         self._thread_bell.ring()
 
     def _lead(self, answer: Answer, timeout: float | None) -> None:
+        """Reads at least once: who asks again and again with no time must get its answer, too."""
         until = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
         session = self._session
-        while not answer.over and session.closed is None:
+        late = False
+        while not (answer.over or late) and session.closed is None:
             left = self._until_deadline()
             if until is not None:
-                remaining = until - time.monotonic_ns()
-                if remaining <= 0:
-                    return
+                remaining = max(until - time.monotonic_ns(), 0)
+                late = remaining == 0
                 left = remaining if left is None else min(left, remaining)
             self._torn = False
             self._wait(self._leader_polls, left, self._leader_bell, self._vigil)
