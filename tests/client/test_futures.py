@@ -301,8 +301,12 @@ def test_more_requests_than_credits_wait(small_engine: penstock.Engine) -> None:
         assert [float(answer.result(30)[0]) for answer in answers] == list(range(300))
 
 
-def test_an_answer_that_is_asked_for_again_and_again_comes(labelled: penstock.Client) -> None:
+def test_an_answer_that_is_asked_for_again_and_again_comes(
+    labelled: penstock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labelled.predict(np.array([1.0]), model="doubled")  # from now on the caller reads
+    timer = labelled._session().reader._timer
+    monkeypatch.setattr(timer, "set", lambda: None)  # it is set anew before it runs out
     answer = labelled.submit(np.array([2.0]), model="doubled")
 
     def result_now() -> Any:
