@@ -129,7 +129,7 @@ async def outcome(answer: Answer) -> Any:
     answer.add_quick_callback(lambda _: _wake(loop, waiter))
     try:
         await waiter
-    except asyncio.CancelledError:
+    except BaseException:  # cancelled, or the loop has ended and its tasks are let go
         answer.cancel()
         raise
     return answer.result()
