@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from penstock.client.waiting import Latch
 from penstock.errors import DeadlineExceeded, EngineClosed
 from tests.client.conftest import model
 from tests.client.gate import Gate
+from tests.conditions import until
 
 CREDITS = 4
 
@@ -33,6 +34,25 @@ async def _fill(client: penstock.Client, gate: Gate, more: int) -> list[asyncio.
     ]
     await asyncio.to_thread(gate.wait_started)
     return tasks
+
+
+def test_a_loop_that_ends_early_cancels_what_it_waited_for(
+    narrow: penstock.Engine, gate: Gate
+) -> None:
+    with asyncio.Runner() as runner:
+        first = runner.run(_begin(narrow, gate.rows(1)))
+        gate.wait_started()
+        others = [runner.run(_begin(narrow, gate.rows(tag))) for tag in range(2, CREDITS + 1)]
+        for each in (first, *others):
+            each.close()  # as the collector does
+    until(lambda: narrow.statistics().requests.cancelled == len(others))
+
+
+async def _begin(client: penstock.Engine, rows: Any) -> Coroutine[Any, Any, Any]:
+    """A call that has come to where it waits for its answer."""
+    call = client.predict_async(rows)
+    call.send(None)
+    return call
 
 
 def test_a_deadline_passes_while_others_have_all_slots(narrow: penstock.Engine, gate: Gate) -> None:

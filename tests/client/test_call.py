@@ -189,3 +189,18 @@ def test_outputs_of_different_shapes_cannot_be_joined() -> None:
     assert "float64 (rows, 2)" in str(error.errors[1])
     assert "float64 (rows, 3)" in str(error.errors[1])
     assert isinstance(error.errors[1], PenstockError)
+
+
+def test_rows_that_come_as_their_caller_gives_up_hurt_nobody() -> None:
+    """The caller does so in its own thread; an error here would end the connection of all calls."""
+    call, resolved = _call(3)
+
+    class Meanwhile(tuple):  # type: ignore[type-arg]
+        def __ne__(self, other: object) -> bool:
+            call.give_up(DeadlineExceeded("late"))
+            return False
+
+    call.put(0, _FLOATS, _floats(0, 1))
+    call.put(1, Meanwhile(_FLOATS), _floats(1, 1))
+    assert isinstance(resolved.error, RowsFailed)
+    assert sorted(resolved.error.errors) == [1, 2]

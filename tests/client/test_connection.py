@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import math
 import os
 import resource
 import socket
@@ -18,7 +20,14 @@ import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.errors import ConfigError, DeadlineExceeded, EngineClosed, ModelLoadError
+from penstock.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    EngineClosed,
+    InputError,
+    ModelLoadError,
+    Overloaded,
+)
 from penstock.transport import messages as m
 from penstock.transport import rendezvous, segment, wire
 from tests.client.conftest import FUNCTIONS, model
@@ -55,6 +64,11 @@ def test_an_engine_is_waited_for(tmp_path: Path) -> None:
     assert results == [[2]]
 
 
+def test_a_wait_without_an_end_is_refused() -> None:
+    with pytest.raises(InputError, match="nan"):
+        penstock.connect("nobody-here", wait=math.nan)
+
+
 def test_by_name_by_address_and_by_folder(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     with penstock.Engine(model("doubled"), name="placed", folder=str(folder)) as engine:
@@ -63,6 +77,7 @@ def test_by_name_by_address_and_by_folder(tmp_path: Path) -> None:
             penstock.connect("placed", folder=str(folder)),
             penstock.connect(str(engine.address)),
             penstock.connect(engine.address),
+            *(penstock.connect(engine.address, wait=0) for _ in range(8)),  # it is there already
         ):
             with client:
                 assert client.predict(np.ones(1)).tolist() == [2]
@@ -302,6 +317,32 @@ def test_a_process_that_may_make_no_large_files_is_told_so_at_once() -> None:
         assert client.predict(np.ones((1_000, 1_000))).shape == (1_000, 1_000)
 
 
+@contextlib.contextmanager
+def _files_left(count: int) -> Iterator[None]:
+    """Meanwhile this process may open no more than so many."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_process_that_may_open_no_more_files_is_told_so() -> None:
+    with penstock.Engine(model("as_long_as_told", max_batch=1)) as engine:
+        for count in range(5):
+            with _files_left(count), pytest.raises(Overloaded, match="ulimit -n"):
+                penstock.connect(engine.address)
+        assert engine.predict(np.array([3])).shape == (1, 3)
+        long = np.array([10_000])  # its answer does not fit its slot, and comes in a segment
+        with _files_left(0), pytest.raises(Overloaded, match="ulimit -n"):
+            engine.predict(long)
+        assert engine.client.connected
+        assert engine.predict(long).shape == (1, 10_000)
+
+
 def test_the_engine_loads_no_numpy() -> None:
     with penstock.Engine(model("doubled")) as engine:
         engine.predict(np.ones((50, 50)))
@@ -376,6 +417,47 @@ def test_what_answers_otherwise_is_no_engine(
     listener.shutdown(socket.SHUT_RDWR)
     thread.join(20)
     until(lambda: descriptors() <= before)
+
+
+def test_a_client_that_is_closed_while_it_connects_gives_up(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    client = Client(impostor[0], wait=300)
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.predict(np.ones(1))
+        except EngineClosed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    until(lambda: client._link._sessions)
+    closing = threading.Thread(target=client.close, daemon=True)
+    closing.start()
+    for each in (closing, thread):
+        each.join(20)
+        assert not each.is_alive()
+    assert "closed" in str(raised[0])
+
+
+def test_a_cancelled_task_does_not_go_on_connecting(
+    impostor: tuple[Path, socket.socket],
+) -> None:
+    """Its thread would hold up the end of the process."""
+    client = Client(impostor[0], wait=300)
+
+    async def ask_and_leave() -> None:
+        task = asyncio.create_task(client.predict_async(np.ones(1)))
+        while not client._link._sessions:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ask_and_leave())
+    until(lambda: not client._link._sessions)
 
 
 def test_what_was_said_is_told_and_not_that_a_later_attempt_was_not_answered(

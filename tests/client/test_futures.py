@@ -301,6 +301,21 @@ def test_more_requests_than_credits_wait(small_engine: penstock.Engine) -> None:
         assert [float(answer.result(30)[0]) for answer in answers] == list(range(300))
 
 
+def test_an_answer_that_is_asked_for_again_and_again_comes(
+    labelled: penstock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labelled.predict(np.array([1.0]), model="doubled")  # from now on the caller reads
+    timer = labelled._session().reader._timer
+    monkeypatch.setattr(timer, "set", lambda: None)  # it is set anew before it runs out
+    answer = labelled.submit(np.array([2.0]), model="doubled")
+
+    def result_now() -> Any:
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            return answer.result(timeout=0)
+
+    assert until(result_now).tolist() == [4]
+
+
 # ── callbacks and threads ──────────────────────────────────────────────────────────────────────
 
 
@@ -330,6 +345,24 @@ def test_a_callback_that_raises_hurts_nobody(
     answer.add_done_callback(lambda _: done.set())
     assert done.wait(30)
     assert labelled.predict(np.zeros(1), model="identity").tolist() == [0]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+def test_callbacks_run_behind_one_that_raises_what_is_no_exception(
+    labelled: penstock.Client, gate: Gate, error: type[BaseException]
+) -> None:
+    queued, done = threading.Event(), threading.Event()
+
+    def leave(_: object) -> None:
+        assert queued.wait(20)
+        raise error
+
+    answer = labelled.submit(gate.rows(1), model="gated")
+    answer.add_done_callback(leave)
+    answer.add_done_callback(lambda _: done.set())
+    answer.add_quick_callback(lambda _: queued.set())
+    gate.open()
+    assert done.wait(20)
 
 
 def test_a_callback_on_an_answer_that_is_there_runs_at_once(labelled: penstock.Client) -> None:
@@ -411,6 +444,29 @@ def test_closing_while_others_wait(engine: penstock.Engine, gate: Gate) -> None:
     with pytest.raises(EngineClosed, match="closed"):
         client.predict(np.zeros(1), model="identity")
     client.close()
+
+
+def test_a_map_may_be_collected_in_the_middle_of_anything(engine: penstock.Engine) -> None:
+    with penstock.connect(engine.address) as client:
+        session = client._session()
+        collected = threading.Event()
+
+        def collect() -> None:
+            with session.lock:  # as when a caller's bookkeeping makes Python collect
+                gc.collect()
+            collected.set()
+
+        gc.disable()
+        try:
+            held = {"outputs": client.map(np.zeros((100, 3)), model="identity", window=20)}
+            held["itself"] = held
+            next(held["outputs"])
+            del held
+            threading.Thread(target=collect, daemon=True).start()
+            until(collected.is_set)
+        finally:
+            gc.enable()
+        client.predict(np.zeros((1, 3)), model="identity")
 
 
 def test_a_client_that_is_let_go_leaves(engine: penstock.Engine) -> None:

@@ -630,6 +630,7 @@ class CoreMachine(RuleBasedStateMachine):
             held = sum(_SEGMENT for owner, _ in self.segments if owner == client)
             assert state.bytes_held == held
             assert len(state.requests) + state.untold <= 12
+            assert state.rows_open == sum(each.rows for each in set(state.requests.values()))
 
     @invariant()
     def the_queue_is_what_is_not_running(self) -> None:

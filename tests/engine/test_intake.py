@@ -314,6 +314,24 @@ def test_a_full_queue_refuses_and_takes_again(room: Room) -> None:
     with_little.leave()
 
 
+def test_a_queue_that_others_have_filled_has_room_for_a_share(room: Room) -> None:
+    with_little = Room(queue_rows=8)
+    with_little.load()
+    greedy, modest = with_little.connect(), with_little.connect()
+
+    def taken(client: int, number: int, rows: int) -> bool:
+        with_little.submit(client, number, rows=rows)
+        return number in with_little.core.clients[client].requests
+
+    assert [taken(greedy, number, 2) for number in range(5)] == [True] * 4 + [False]
+    assert [taken(modest, number, 2) for number in range(3)] == [True] * 2 + [False]
+    with_little.step()
+    while with_little.core.clients[modest].requests:
+        with_little.finish()
+    assert with_little.core.clients[modest].rows_open == 0
+    with_little.leave()
+
+
 def test_an_empty_queue_takes_a_request_of_any_size(room: Room) -> None:
     """Else it would be refused for ever, and told to try again."""
     with_little = Room(queue_rows=2)

@@ -233,6 +233,30 @@ def test_an_interrupt_in_the_model_reaches_the_caller_and_ends_the_call():
     assert engine.queued == 0
 
 
+def test_what_waits_behind_an_interrupted_call_is_answered():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def interrupted_at_first(x):
+        if not go_on.is_set():
+            inside.set()
+            assert go_on.wait(WAIT)
+            raise KeyboardInterrupt
+        return x
+
+    def ask_first():
+        with pytest.raises(KeyboardInterrupt):
+            engine.predict(np.ones(1))
+
+    engine = LocalEngine(interrupted_at_first, batched=False)
+    first = threading.Thread(target=ask_first)
+    first.start()
+    assert inside.wait(WAIT)
+    behind = engine.submit(np.array([2.0]))
+    go_on.set()
+    first.join(WAIT)
+    assert behind.result(WAIT).tolist() == [2]
+
+
 def test_threads_that_ask_at_once_share_batches():
     inside, go_on = threading.Event(), threading.Event()
 

@@ -48,6 +48,19 @@ def test_the_guilty_fail_one_by_one_and_the_others_are_answered(
             assert guilty.isdisjoint(answered)
             assert outcome.arrays[0].tolist() == [2 * row for row in answered]
     assert at == rows
+    assert len(model.calls) <= max(2 * rows - 1, 1)
+
+
+def test_where_all_rows_raise_they_are_soon_tried_one_by_one() -> None:
+    model = Model(set(range(4096)))
+    assert len(list(outcomes(model, 4096, divisible=True))) == 4096
+    assert len(model.calls) <= 4096 + 24
+
+
+def test_rows_one_by_one_end_with_the_first_that_does_not_raise() -> None:
+    model = Model(set(range(20)))
+    list(outcomes(model, 1024, divisible=True))
+    assert len(model.calls) <= 20 + 2 * 10 + 4
 
 
 def test_a_batch_that_does_not_raise_is_run_once() -> None:

@@ -16,7 +16,6 @@ from penstock.transport import messages as m
 from penstock.transport import wire
 from penstock.transport.channel import Channel, Closed, pair
 from penstock.worker.device import CpuDevice, Placed
-from penstock.worker.hand import describe
 from penstock.worker.loop import Worker
 from penstock.worker.warmup import Ready
 from tests.conditions import descriptors, until
@@ -293,16 +292,6 @@ def test_segments_come_and_go(company: Callable[..., Company]) -> None:
         assert memory.read(item, output, 0, 1)[0].tolist() == [[2.0 * number]]
         memory.close()
     until(lambda: len(worker._worker._memory) == 1)
-
-
-def test_errors_are_described_within_bounds() -> None:
-    try:
-        raise ValueError("x" * 100_000 + "\0hidden")
-    except ValueError as error:
-        kind, text = describe(error)
-    assert kind == Kind.MODEL
-    assert text.count("\0") == 1
-    assert len(wire.encode(m.ItemFailed(1, 0, 0, 1, kind, text))) < wire.MAX_MESSAGE
 
 
 def test_the_engines_end_ends_the_worker() -> None:

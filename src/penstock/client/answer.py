@@ -39,7 +39,7 @@ _OPEN = (PENDING, RUNNING)
 _CANCELLED = (CANCELLED, CANCELLED_AND_NOTIFIED)
 
 
-_deciding = threading.Lock()  # of every answer: held for the moment in which it is decided
+_deciding = threading.RLock()  # of every answer: held for the moment in which it is decided
 _LATE: dict[str, Callable[[], Any]] = {
     "_condition": Condition,
     "_waiters": list,
@@ -250,7 +250,7 @@ class _Callbacks:
             callback, answer = self._queue.get()
             try:
                 callback.run(answer)
-            except Exception:
+            except BaseException:  # others wait in line, whatever this one meant to end
                 log.exception("a callback of an answer raised")
             del callback, answer
 
@@ -262,4 +262,4 @@ def renew_callbacks() -> None:
     """After a fork, in the child: the thread is gone, and another may have held the lock."""
     global _callbacks, _deciding
     _callbacks = _Callbacks()
-    _deciding = threading.Lock()
+    _deciding = threading.RLock()

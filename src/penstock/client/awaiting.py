@@ -24,11 +24,35 @@ from penstock.errors import DeadlineExceeded
 _MOST_THREADS = 32
 
 
+class Begun:
+    """What a thread has begun of a call, for whoever may lose interest in it."""
+
+    def __init__(self) -> None:
+        self._answer: Answer | None = None
+        self._wanted = True
+
+    def wanted(self) -> bool:
+        """Whether anybody waits for it."""
+        return self._wanted
+
+    def made(self, answer: Answer) -> None:
+        """The call has an answer to come. Nothing was sent yet."""
+        self._answer = answer
+        if not self._wanted:
+            answer.cancel()
+
+    def give_up(self) -> None:
+        """Nobody waits any more: connecting and sending end."""
+        self._wanted = False
+        if self._answer is not None:
+            self._answer.cancel()
+
+
 class Submit(Protocol):
     """A call that is ready to be made."""
 
-    def __call__(self, *, block: bool, begun: list[Answer] | None = None) -> Answer:
-        """Make it; `begun` gets the answer before anything is waited for."""
+    def __call__(self, *, block: bool, begun: Begun | None = None) -> Answer:
+        """Make it; `begun` is told of the answer before anything is waited for."""
 
 
 class Lines:
@@ -87,15 +111,14 @@ class Line:
 
     async def _in_thread(self, submit: Submit) -> Answer:
         """A thread submits the call. What it has begun is cancelled with the task."""
-        begun: list[Answer] = []
+        begun = Begun()
         submitting = partial(submit, block=True, begun=begun)
         submission = asyncio.get_running_loop().run_in_executor(self._threads, submitting)
         try:
             return await asyncio.shield(submission)
         except asyncio.CancelledError:
-            for answer in begun:
-                answer.cancel()  # also ends the sending
-            submission.add_done_callback(_cancel_submitted)
+            begun.give_up()
+            submission.add_done_callback(_over)
             raise
 
 
@@ -106,7 +129,7 @@ async def outcome(answer: Answer) -> Any:
     answer.add_quick_callback(lambda _: _wake(loop, waiter))
     try:
         await waiter
-    except asyncio.CancelledError:
+    except BaseException:  # cancelled, or the loop has ended and its tasks are let go
         answer.cancel()
         raise
     return answer.result()
@@ -120,10 +143,10 @@ async def _opened(change: Latch) -> None:
     await asyncio.wait([waiter], timeout=LOOK_UP)
 
 
-def _cancel_submitted(submission: asyncio.Future[Answer]) -> None:
-    """The task that wanted this answer was cancelled while it was being submitted."""
-    if not submission.cancelled() and submission.exception() is None:
-        submission.result().cancel()
+def _over(submission: asyncio.Future[Answer]) -> None:
+    """Nobody wants to know any more how it went."""
+    if not submission.cancelled():
+        submission.exception()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:

@@ -91,13 +91,17 @@ class Call:
         self.over = False
 
     def put(self, start: int, signature: Signature, arrays: list[Array]) -> None:
-        """The outputs of some rows. `arrays` are copies, the call's to keep."""
+        """The outputs of some rows. `arrays` are copies, the call's to keep.
+
+        Meanwhile the caller may give up, in a thread of its own: then they go nowhere.
+        """
         count = len(arrays[0])
+        outputs = self.outputs
         if count == self.rows:
             self.signature, self.outputs = signature, arrays
-        elif not self.outputs:
+        elif not outputs:
             try:
-                self.outputs = [_filled(self.rows, array) for array in arrays]
+                outputs = self.outputs = [_filled(self.rows, array) for array in arrays]
             except MemoryError as error:
                 self.fail(start, count, unreadable(error))
                 return
@@ -106,7 +110,7 @@ class Call:
             self.fail(start, count, _cannot_join(self.signature, signature))
             return
         if count != self.rows:
-            for target, array in zip(self.outputs, arrays, strict=True):
+            for target, array in zip(outputs, arrays, strict=True):
                 target[start : start + count] = array
         self.answered.append((start, count))
         self._settled(count)

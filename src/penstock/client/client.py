@@ -242,7 +242,7 @@ class Client:
         priority: int,
         caller: str,
         block: bool = True,
-        begun: list[Answer] | None = None,
+        begun: awaiting.Begun | None = None,
     ) -> Answer:
         if priority != 0:
             check_priority(priority)
@@ -250,7 +250,9 @@ class Client:
         if session is None or not session.usable:
             if not block:
                 raise WouldBlock(None)
-            session = self._session(until)
+            session = (
+                self._session(until) if begun is None else self._link.session(until, begun.wanted)
+            )
         kind, arrays, rows, trims = session.kinds.sort(x, model)
         whole = rows <= kind.piece_rows
         if kind.strings and whole:
@@ -261,7 +263,7 @@ class Client:
         call.trims = trims
         answer = call.answer = Answer(session, call, self)
         if begun is not None:
-            begun.append(answer)
+            begun.made(answer)
         session.unanswered.add(answer)
         try:
             if whole:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.call import Call, Piece, unreadable
 from penstock.client.kinds import ModelInfo
 from penstock.client.waiting import Latch
-from penstock.errors import PenstockError, from_message
+from penstock.errors import Overloaded, PenstockError, from_message
 from penstock.spec import ModelSpec, Signature, pads_of
 from penstock.transport import messages as m
 from penstock.transport import segment, wire
-from penstock.transport.channel import Closed
+from penstock.transport.channel import Closed, Stripped
 from penstock.transport.tensors import Array, BadBlock, Plan, align, answer_room, plan_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,16 @@ class Inbox:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def take_stripped(self, lost: Stripped) -> None:
+        """A message whose descriptor this process could not take: that answer is lost, no other."""
+        record = wire.decode(lost.data)
+        if not isinstance(record, m.Part):
+            raise lost
+        error = Overloaded(f"the answer is lost, it cannot be taken just now: {lost}")
+        piece = self._piece(record.request)
+        piece.call.kind.learn_room(record.size, record.rows)  # the next one needs no descriptor
+        piece.failures.append((record.start, record.rows, error))
 
     def _handle(self, record: Any, descriptors: list[int]) -> None:
         if isinstance(record, m.Part):
@@ -201,6 +211,7 @@ class Inbox:
                 models[record.model].pads = pads_of(json.loads(record.data))
             elif isinstance(record, m.State):
                 session.state = record
+                session.greeted = True
                 session.usable = record.state == m.STATE_READY and session.closed is None
             elif isinstance(record, m.Rejected):
                 session.rejected(record.text)

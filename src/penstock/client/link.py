@@ -16,14 +16,28 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.client.inbox import error_of
 from penstock.client.session import NotAdmitted, Session
-from penstock.errors import DeadlineExceeded, EngineClosed, PenstockError, again
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    EngineClosed,
+    InputError,
+    Overloaded,
+    PenstockError,
+    again,
+)
 from penstock.transport import messages as m
 
 _RETRY_SECONDS = 0.02
+_GREETING = 0.5  # seconds in which an engine that is there says how far it is
+
+
+def _always() -> bool:
+    return True
 
 
 class Unanswered(EngineClosed):
@@ -34,6 +48,8 @@ class Link:
     """What a client has of an engine: its address, and one session at a time."""
 
     def __init__(self, address: Path, wait: float, label: str) -> None:
+        if wait != wait:
+            raise InputError(f"wait: expected seconds, got {wait!r}")
         self.address = address
         self.wait = wait
         self.label = label
@@ -48,11 +64,16 @@ class Link:
     def close(self) -> None:
         """End the session, if there is one, and make no other."""
         self._closed = True
+        for session in list(self._sessions):  # somebody may just be waiting for it to be ready
+            session.close_soon("the client was closed")
         with self._lock:
             _close_all(self._sessions)
 
-    def session(self, deadline: int = 0) -> Session:
-        """The one that there is, or a new one. Raises `EngineClosed`, `ModelLoadError`."""
+    def session(self, deadline: int = 0, wanted: Callable[[], bool] = _always) -> Session:
+        """The one that there is, or a new one, as long as that is wanted.
+
+        Raises `EngineClosed`, `ModelLoadError`.
+        """
         session = self.current
         if session is not None and session.usable:
             return session
@@ -61,14 +82,14 @@ class Link:
         try:
             if not self._lock.acquire(timeout=patience):
                 raise DeadlineExceeded("the deadline passed while another thread was connecting")
-            return self._connected(attempts, deadline)
+            return self._connected(attempts, deadline, wanted)
         finally:
             try:  # noqa: SIM105 (as in `Reader.wait_for`)
                 self._lock.release()
             except RuntimeError:
                 pass  # it is another's
 
-    def _connected(self, attempts: int, deadline: int) -> Session:
+    def _connected(self, attempts: int, deadline: int, wanted: Callable[[], bool]) -> Session:
         """The session that there is by now, or a new one; the lock is held."""
         session = self.current
         if session is not None and session.usable:
@@ -83,8 +104,8 @@ class Link:
             raise EngineClosed(f"the engine at {self.address} is shutting down")
         _close_all(self._sessions)
         try:
-            session = self._open(deadline)
-        except DeadlineExceeded:
+            session = self._open(deadline, wanted)
+        except (DeadlineExceeded, Cancelled):
             raise  # that was this call's own: others may have more time
         except PenstockError as error:
             self._failure = again(error)
@@ -95,14 +116,18 @@ class Link:
         self.current = session
         return session
 
-    def _open(self, deadline: int) -> Session:
+    def _open(self, deadline: int, wanted: Callable[[], bool]) -> Session:
         """Connect, trying again until the engine is there and ready or the time is up."""
         patience = time.monotonic() + self.wait
         until = min(patience, deadline / 1e9) if deadline else patience
+        greeted_by = time.monotonic() + _GREETING
+        greeted_by = min(greeted_by, deadline / 1e9) if deadline else greeted_by
         told: tuple[str, BaseException | None] | None = None
         while True:
+            if not wanted():
+                raise Cancelled("this call was cancelled")
             try:
-                return self._attempt(until)
+                return self._attempt(until, greeted_by, wanted)
             except NotAdmitted:
                 raise
             except EngineClosed as error:
@@ -118,14 +143,22 @@ class Link:
                     raise EngineClosed(text) from cause
                 time.sleep(_RETRY_SECONDS)
 
-    def _attempt(self, until: float) -> Session:
+    def _attempt(self, until: float, greeted_by: float, wanted: Callable[[], bool]) -> Session:
         """Connect and wait until the engine can answer; closed again when that fails."""
         label = self.label or f"pid {os.getpid()}"
-        session = Session(self.address)
+        try:
+            session = Session(self.address)
+        except OSError as error:
+            raise _too_many(error, "files", "-n") from None
         self._sessions.append(session)
         try:
-            session.begin(label)
-            _wait_until_ready(session, until)
+            if self._closed:
+                raise EngineClosed("this client was closed")
+            try:
+                session.begin(label)
+            except RuntimeError as error:
+                raise _too_many(error, "threads", "-u") from None
+            _wait_until_ready(session, until, greeted_by, wanted)
         except BaseException:
             session.close()
             self._sessions.remove(session)
@@ -141,15 +174,23 @@ class Link:
         self.current = None
 
 
-def _wait_until_ready(session: Session, until: float) -> None:
+def _too_many(error: Exception, what: str, option: str) -> Overloaded:
+    return Overloaded(
+        f"this process cannot connect: {error} (may it have more {what}: ulimit {option}?)"
+    )
+
+
+def _wait_until_ready(
+    session: Session, until: float, greeted_by: float, wanted: Callable[[], bool]
+) -> None:
     """Wait for what the engine says of itself. Raises `EngineClosed`, `ModelLoadError`."""
     while True:
         with session.lock:
             state, kind, text = session.state
             failure = session.closed
             change = session.await_change()
-        left = until - time.monotonic()
-        if state != m.STATE_LOADING or failure is not None or left <= 0:
+        left = (until if session.greeted else max(until, greeted_by)) - time.monotonic()
+        if state != m.STATE_LOADING or failure is not None or left <= 0 or not wanted():
             break
         change.wait(left)
     if state == m.STATE_READY and failure is None:

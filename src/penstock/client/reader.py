@@ -32,7 +32,7 @@ from penstock.client.signals import Bell, Timer
 from penstock.client.waiting import LOOK_UP
 from penstock.client.whole import INTERRUPTED
 from penstock.errors import EngineClosed, PenstockError
-from penstock.transport.channel import Closed, Oversized
+from penstock.transport.channel import Closed, Oversized, Stripped
 from penstock.transport.vigil import Vigil
 from penstock.transport.wire import Malformed
 
@@ -159,14 +159,15 @@ class Reader:
         self._thread_bell.ring()
 
     def _lead(self, answer: Answer, timeout: float | None) -> None:
+        """Reads at least once: who asks again and again with no time must get its answer, too."""
         until = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
         session = self._session
-        while not answer.over and session.closed is None:
+        late = False
+        while not (answer.over or late) and session.closed is None:
             left = self._until_deadline()
             if until is not None:
-                remaining = until - time.monotonic_ns()
-                if remaining <= 0:
-                    return
+                remaining = max(until - time.monotonic_ns(), 0)
+                late = remaining == 0
                 left = remaining if left is None else min(left, remaining)
             self._torn = False
             self._wait(self._leader_polls, left, self._leader_bell, self._vigil)
@@ -188,6 +189,7 @@ class Reader:
         parking = _poll_on(self._timer, self._thread_bell, self._send_timer)
         try:
             while self._session.closed is None:
+                self._session.tell_dropped()
                 if self._parked:
                     self._park(parking)
                 else:
@@ -263,9 +265,16 @@ class Reader:
         session = self._session
         if self._channel.wants_write:
             session.flush()
-        while most and (received := self._channel.receive()) is not None:
-            session.inbox.take(*received)
+        while most:
             most -= 1
+            try:
+                received = self._channel.receive()
+            except Stripped as lost:
+                session.inbox.take_stripped(lost)
+                continue
+            if received is None:
+                break
+            session.inbox.take(*received)
         session.expire()
 
     def _reason(self, error: Exception | None) -> EngineClosed:

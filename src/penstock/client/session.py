@@ -24,6 +24,7 @@ import itertools
 import os
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from penstock.client.allowance import Allowance, WouldBlock
@@ -63,7 +64,7 @@ class Session:
         self.kinds = Kinds()
         self.workers = 1
         self.queue_rows = 1
-        self.greeted = False
+        self.greeted = False  # whether the engine has said how far it is
         self.closed: PenstockError | None = None
         self.state: tuple[int, int, str] = (m.STATE_LOADING, 0, "")
         self.usable = False  # connected, and the engine is ready
@@ -79,6 +80,7 @@ class Session:
         self._change = Latch()
         self._change_awaited = False
         self._outbox = Outbox()
+        self._dropped: deque[Call] = deque()  # of which the engine has not been told
         self._likely = 0  # requests that will be made at once: as many as were answered together
         sock = rendezvous.dial(path)
         try:
@@ -97,7 +99,6 @@ class Session:
 
     def welcomed(self, record: m.Welcome) -> None:
         """The engine has said what this client may do; the lock is held."""
-        self.greeted = True
         self.workers = record.workers
         self.queue_rows = record.queue_rows
         self.kinds.memory = record.memory
@@ -258,19 +259,31 @@ class Session:
 
     @whole
     def cancel(self, call: Call) -> None:
-        """Nobody waits for this call any more. Its slots come back when the engine lets go."""
+        """Nobody waits for this call any more. Its slots come back when the engine lets go.
+
+        Takes no lock of ours: the garbage collector may run this, for a `map` that was let go, in
+        the middle of anything. The thread tells the engine, or whoever says something before.
+        """
         call.drop()
-        with self.lock:
-            numbers = list(call.open_pieces)
-            if self.closed is None and numbers:
-                with contextlib.suppress(Overloaded):  # then the engine finds out for itself
-                    self._send_outbox()
-                    for data in wire.encode_items(
-                        m.Cancel, (n.to_bytes(8, "little") for n in numbers)
-                    ):
-                        self.send(data)
-            self.tell_change()
+        self._dropped.append(call)
         self.reader.interrupt()
+
+    def tell_dropped(self) -> None:
+        """Tell the engine, and whoever sends them, which calls nobody waits for any more."""
+        if self._dropped:
+            with self.lock:
+                self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        numbers: list[int] = []
+        while self._dropped:
+            numbers += list(self._dropped.popleft().open_pieces)
+        if self.closed is None and numbers:
+            with contextlib.suppress(Overloaded):  # then the engine finds out for itself
+                self._send_outbox()
+                for data in wire.encode_items(m.Cancel, (n.to_bytes(8, "little") for n in numbers)):
+                    self.send(data)
+        self.tell_change()
 
     def ask(self, timeout: float, what: int = m.ASK_STATISTICS) -> bytes:
         """What the engine tells of itself, as it sends it."""
@@ -295,6 +308,7 @@ class Session:
         with self.lock:
             if self.closed is not None:
                 raise again(self.closed)
+            self._tell_dropped()
             token = next(self._numbers) & 0xFFFF_FFFF
             self.inbox.asked[token] = question
             self.send(wire.encode(m.Ask(token, what)))
@@ -306,6 +320,7 @@ class Session:
         with self.lock:
             if self.closed is None:
                 self._send_outbox()
+                self._tell_dropped()
                 self.send(wire.encode(m.Stop(drain_seconds)))
 
     def flush(self) -> None:

@@ -79,7 +79,8 @@ class Timer(_Signal):
     def __init__(self, nanoseconds: int) -> None:
         descriptor = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK | _CLOEXEC)
         if descriptor < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
         super().__init__(descriptor)
         self._spec = ctypes.byref(_Spec(0, 0, *divmod(nanoseconds, 1_000_000_000)))
         self._never = ctypes.byref(_Spec(0, 0, 0, 0))

@@ -2,14 +2,16 @@
 
 A request is queued if the engine is ready, if a batch can hold it, if there is room, if workers are
 left, and if one of them will be done with it before its deadline, as far as is known. Else it is
-refused at once, with the first reason. Of those that wait, `step` finds who will be too late all
-the same: they leave with a reason, too.
+refused at once, with the first reason. Where others have filled the queue, there is still room for
+a client that has less than its share of it. Of those that wait, `step` finds who will be too late
+all the same: they leave with a reason, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.engine.clients import ClientState
 from penstock.engine.requests import Request
 from penstock.errors import Kind
 from penstock.scheduling.deadlines import in_time
@@ -28,15 +30,23 @@ class Admission:
         self._core = core
         self.admitted = 0
 
-    def takes_series(self, lane: Lane, count: int) -> bool:
+    def takes_series(self, client: ClientState, lane: Lane, count: int) -> bool:
         """Whether so many requests can be queued as one: there is room for all of them."""
+        most = self._core.config.queue_rows
+        return lane.batched and count <= most and self._has_room(client, count)
+
+    def _has_room(self, client: ClientState, rows: int) -> bool:
+        """Whether so many more rows of a client may wait: in an empty queue any number."""
         core = self._core
-        return lane.batched and core.batcher.rows + count <= core.config.queue_rows
+        waits, most = core.batcher.rows, core.config.queue_rows
+        if not waits or waits + rows <= most:
+            return True
+        return client.rows_open + rows <= most // len(core.clients)
 
     def admit(self, request: Request, job: Job, now: int) -> None:
         """Queue a request, or refuse it at once."""
         core = self._core
-        lane = job.lane
+        client, lane = request.client, job.lane
         refusal: tuple[Kind, str] | None = None
         if core.state[0] != m.STATE_READY:
             refusal = (Kind.ENGINE_CLOSED, core.state[2] or "the engine is not ready yet")
@@ -45,8 +55,8 @@ class Admission:
         ):
             most = core.cards[lane.model].max_batch
             refusal = (Kind.INPUT, f"{request.rows} rows at once; at most {most}")
-        elif (waits := core.batcher.rows) and waits + request.rows > core.config.queue_rows:
-            waiting = f"{waits} of {core.config.queue_rows} rows wait already"
+        elif not self._has_room(client, request.rows):
+            waiting = f"{core.batcher.rows} of {core.config.queue_rows} rows wait already"
             refusal = (Kind.OVERLOADED, f"the engine's queue is full: {waiting}")
         elif job.deadline and job.deadline <= now:
             refusal = (Kind.DEADLINE, "the deadline had passed when the request arrived")
@@ -54,13 +64,13 @@ class Admission:
             refusal = (Kind.NO_WORKERS, core.health.hopeless)
         elif job.deadline and not in_time(job, core.health.ready(), now):
             refusal = (Kind.DEADLINE, self._cannot_be_met(job, now))
-        client = request.client
         if refusal:
             for number in request.numbers:
                 core.answers.refuse(client, number, *refusal)
             return
         self.admitted += job.requests
         request.segment.requests += 1
+        client.rows_open += request.rows
         if request.series:
             client.requests.update(dict.fromkeys(request.numbers, request))
         else:

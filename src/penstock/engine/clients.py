@@ -61,6 +61,7 @@ class ClientState:
         "pid",
         "requests",
         "rows_done",
+        "rows_open",
         "segments",
         "texts",
         "untold",
@@ -87,6 +88,7 @@ class ClientState:
         self.apart = 0
         self.answered = 0
         self.rows_done = 0
+        self.rows_open = 0  # of requests that were queued and have not ended
 
 
 def input_layout(signature: Signature, lane: Lane | None, refusal: str) -> InputLayout:

@@ -181,7 +181,7 @@ class Intake:
                 and not deadline
                 and not layout.strings
                 and length <= _LARGEST_SLOT
-                and admission.takes_series(lane, count)
+                and admission.takes_series(client, lane, count)
             ):
                 request = Series(
                     client, number, layout, segment, offset, length, input_bytes, count, now

@@ -139,14 +139,15 @@ class Engine:
     @property
     def client(self) -> Client:
         """The owner's own client."""
-        if self._client is None:
+        client = self._client
+        if client is None:
             raise EngineClosed(f"the engine {self.name!r} is not running: use `with` or `start()`")
         process = self._process if self._pid == os.getpid() else None  # a child cannot poll it
-        if process is not None and not self._client.connected:
+        if process is not None and not client.connected:
             code = process.poll()
             if code is not None:
                 raise EngineClosed(f"the engine {self.name!r} is gone: {launch.exit_text(code)}")
-        return self._client
+        return client
 
     def predict(self, x: Any, **options: Unpack[CallOptions]) -> Any:
         """See `Client.predict`."""

@@ -149,6 +149,7 @@ class Request:
         assert self.state is not RequestState.ENDED
         assert self.running == 0
         self.segment.requests -= 1
+        self.client.rows_open -= self.rows
         self.state = RequestState.ENDED
         self.jobs.clear()  # they point back: a cycle would wait for a collection
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from penstock.client.answer import Answer
+from penstock.client.awaiting import Begun
 from penstock.client.call import Call
 from penstock.client.client import Client, caller_number, check_priority
 from penstock.client.kinds import Kinds, ModelInfo
@@ -46,8 +47,12 @@ Source = Callable[..., Any] | str | Model
 class _NoReader:
     """Nobody reads a connection here: whoever works a batch off resolves its answers."""
 
+    def __init__(self, core: InlineCore) -> None:
+        self._core = core
+
     def wait_for(self, answer: Answer, timeout: float | None) -> None:
-        """The caller waits until another thread has seen to it."""
+        """Another thread sees to it; if that was interrupted meanwhile, the caller does."""
+        self._core.work_off()
 
     def follow(self, answer: Answer, timeout: float | None) -> None:
         """Wait for a moment."""
@@ -66,7 +71,7 @@ class _Inside:
 
     def __init__(self, core: InlineCore) -> None:
         self.kinds = Kinds()
-        self.reader = _NoReader()
+        self.reader = _NoReader(core)
         self.cancel = core.cancel
         self.unanswered: set[Answer] = set()  # nobody's: there is no connection that could end
         self.pid = os.getpid()
@@ -273,7 +278,7 @@ class LocalEngine(Client):
         priority: int,
         caller: str,
         block: bool = True,
-        begun: list[Answer] | None = None,
+        begun: Begun | None = None,
     ) -> Answer:
         check_priority(priority)
         session = self._session()

@@ -10,6 +10,10 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeviceMemoryError, InputError, Kind, ModelError
@@ -25,8 +29,31 @@ if TYPE_CHECKING:
     from penstock.worker.loop import Order, Worker
 
 _TEXT = 12_000
+_MOST_WAYS = 64
+_ways: dict[tuple[tuple[str, str, int, int], ...], str] = {}
 
 Gathered = tuple[list[Any], dict[int, str]]  # as devices do: the rows, and what is unreadable
+
+
+class Rows:
+    """The rows of a batch, and which of its items they are of."""
+
+    def __init__(self, items: list[m.RunItem]) -> None:
+        self.items = items
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return list(accumulate((item.rows for item in self.items[:-1]), initial=0))
+
+    def among(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Of these rows of the batch: the item's index, its first one, from which to which."""
+        firsts = self._firsts
+        for index in range(bisect_right(firsts, start) - 1, len(firsts)):
+            first = firsts[index]
+            begin, end = max(first, start), min(first + self.items[index].rows, stop)
+            if begin > end or (begin == end and start < stop):
+                return
+            yield index, first, begin, end
 
 
 class Hand:
@@ -67,6 +94,7 @@ class Hand:
 
     def _batch(self, order: Order, whole: Gathered | NoRoom, began: int) -> None:
         number, layout, items = order
+        batch = Rows(items)
         gathered = time.monotonic_ns()
         rows = sum(item.rows for item in items)
         if isinstance(whole, NoRoom):
@@ -84,7 +112,7 @@ class Hand:
                     if isinstance(whole, NoRoom):
                         raise whole
                     return self._device.run(layout, whole[0], rows)
-                arrays, late = self._gather_again(layout, items, start, stop)
+                arrays, late = self._gather_again(layout, batch, start, stop)
                 return self._device.run(layout, arrays, stop - start)
 
         usual: Signature | None = None
@@ -97,7 +125,7 @@ class Hand:
             if outcome.rows == rows and isinstance(outcome, Answered) and not unreadable:
                 usual = self._scatter_all(number, items, outcome)
             else:
-                self._scatter_part(number, items, outcome, unreadable, late)
+                self._scatter_part(number, batch, outcome, unreadable, late)
             scatter_ns += time.monotonic_ns() - ran
         if layout.runnable.changed:
             layout.runnable.changed = False
@@ -110,19 +138,14 @@ class Hand:
                 usual, lambda layout: wire.encode_ran(number, layout, size, *times)
             )
 
-    def _gather_again(
-        self, layout: RunLayout, items: list[m.RunItem], start: int, stop: int
-    ) -> Gathered:
+    def _gather_again(self, layout: RunLayout, batch: Rows, start: int, stop: int) -> Gathered:
         """Some rows of a batch: the model may have changed what it was given."""
         chosen: list[m.RunItem] = []
         of_item: list[int] = []
-        first = 0
-        for index, item in enumerate(items):
-            begin, end = max(first, start), min(first + item.rows, stop)
-            if begin < end:
-                chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
-                of_item.append(index)
-            first += item.rows
+        for index, first, begin, end in batch.among(start, stop):
+            item = batch.items[index]
+            chosen.append(item._replace(start=item.start + begin - first, rows=end - begin))
+            of_item.append(index)
         arrays, unreadable = self._gather(layout, chosen)
         return arrays, {of_item[index]: reason for index, reason in unreadable.items()}
 
@@ -149,19 +172,16 @@ class Hand:
     def _scatter_part(
         self,
         number: int,
-        items: list[m.RunItem],
+        batch: Rows,
         outcome: Outcome,
         unreadable: dict[int, str],
         late: dict[int, str],
     ) -> None:
         """What became of some rows of the batch, item by item."""
-        first = 0
-        for index, item in enumerate(items):
-            begin = max(first, outcome.start)
-            end = min(first + item.rows, outcome.start + outcome.rows)
+        for index, first, begin, end in batch.among(outcome.start, outcome.start + outcome.rows):
+            item = batch.items[index]
             start = item.start + begin - first
-            first += item.rows
-            if index in unreadable or (begin >= end and item.rows):
+            if index in unreadable:
                 continue
             if isinstance(outcome, Raised):
                 self._failed(number, index, start, end - begin, outcome.error)
@@ -209,6 +229,36 @@ def describe(error: BaseException) -> tuple[int, str]:
         return Kind.MODEL, str(error)
     if isinstance(error, DeviceMemoryError):
         return Kind.DEVICE_MEMORY, str(error)
-    last = "".join(traceback.format_exception_only(error)).strip().replace("\0", "")
-    full = "".join(traceback.format_exception(error)).replace("\0", "")
-    return Kind.MODEL, f"{last[:_TEXT]}\0{full[-_TEXT:]}"
+    last = "".join(traceback.format_exception_only(error)).replace("\0", "")
+    full = _way_to(error) + last if _by_itself(error) else _in_full(error)
+    return Kind.MODEL, f"{last.strip()[:_TEXT]}\0{full[-_TEXT:]}"
+
+
+def _by_itself(error: BaseException) -> bool:
+    """Whether no other error needs to be told with it."""
+    shown = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return shown is None and not isinstance(error, BaseExceptionGroup)
+
+
+def _in_full(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).replace("\0", "")
+
+
+def _way_to(error: BaseException) -> str:
+    """Its traceback, without the error. Of many rows that raise at one place it is made once:
+    it takes far longer than a row."""
+    places: list[tuple[str, str, int, int]] = []
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        places.append((code.co_filename, code.co_name, at.tb_lineno, at.tb_lasti))
+        at = at.tb_next
+    key = tuple(places)
+    way = _ways.get(key)
+    if way is None:
+        way = "Traceback (most recent call last):\n" if places else ""
+        way += "".join(traceback.format_tb(error.__traceback__)).replace("\0", "")
+        if len(_ways) >= _MOST_WAYS:
+            _ways.clear()
+        _ways[key] = way
+    return way
