@@ -186,7 +186,10 @@ class EngineConfig:
     )
     client_memory: int = _setting(1 << 30, "bytes of shared memory that one client may hold")
     client_requests: int = _setting(4096, "requests that one client may have outstanding")
-    queue_rows: int = _setting(65_536, "rows that may wait; more are refused as Overloaded")
+    queue_rows: int = _setting(
+        65_536,
+        "rows that may wait; more are refused, except of clients with less than their share",
+    )
     run_timeout: float = _setting(120.0, "seconds a batch may run before its worker is replaced")
     load_timeout: float = _setting(600.0, "seconds a worker may take to load its models")
     drain_timeout: float = _setting(

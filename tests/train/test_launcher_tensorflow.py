@@ -87,11 +87,14 @@ def test_a_killed_worker_changes_nothing_about_the_weights(tmp_path: Path) -> No
     job = launcher.script(RESTARTED)
     whole = launcher.run(job, "--workers", 2, "--", "whole")
     assert whole.returncode == 0, whole.stdout
+    (tmp_path / "temporary").mkdir()
     killed = launcher.run(
-        *(job, "--workers", 2, "--restarts", 1, "--checkpoints", "kept", "--", "kill")
+        *(job, "--workers", 2, "--restarts", 1, "--checkpoints", "kept", "--", "kill"),
+        TMPDIR=str(tmp_path / "temporary"),
     )
     launcher.close()
     assert killed.returncode == 0, killed.stdout
+    assert list((tmp_path / "temporary").iterdir()) == []  # AutoGraph makes files there
     assert "worker 1 failed first: it was killed by SIGKILL" in killed.stdout
     assert (tmp_path / "kill-0").read_text() == (tmp_path / "whole-1").read_text()
 

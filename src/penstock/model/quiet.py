@@ -3,7 +3,7 @@
 `quieten` sets what TensorFlow reads from the environment, unless the user has set it, and watches
 for the import of `tensorflow`, whoever does it: some of what its libraries write to the standard
 error while they are loaded (that oneDNN is on) no setting turns off. With TF_CPP_MIN_LOG_LEVEL=0
-everything is shown as it comes. The code that AutoGraph makes leaves no files behind.
+everything is shown as it comes. `tidy`: the code that AutoGraph makes leaves no files behind.
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ def quieten() -> None:
     """In a worker, before a model is loaded; elsewhere the process is the user's to arrange."""
     if "PENSTOCK_WORKER" not in os.environ:
         return
-    sys.dont_write_bytecode = True  # else AutoGraph's code is left compiled, beside its files
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
     if os.environ.setdefault(_LEVEL, "2") != "0" and "tensorflow" not in sys.modules:
         watch("tensorflow", _quietly)
+    tidy()
+
+
+def tidy() -> None:
+    """Let no files of AutoGraph's outlive this process, also when it is killed."""
     if _AUTOGRAPH not in sys.modules:
         watch(_AUTOGRAPH, _tidily)
 
@@ -55,8 +59,9 @@ def _quietly(load: Callable[[], None], module: ModuleType) -> None:
 def _tidily(load: Callable[[], None], module: ModuleType) -> None:
     """AutoGraph's code is loaded from files, which TensorFlow removes when the process exits.
 
-    A worker that is killed would leave them, so they go as soon as they are loaded. Their text is
-    kept where Python looks for it, as of modules that have no file (without a time).
+    One that is killed would leave them, so they go as soon as they are loaded, and are not written
+    again compiled. Their text is kept where Python looks for it, as of modules that have no file
+    (without a time).
     """
     load()
     original: Callable[..., tuple[ModuleType, str]] | None = getattr(module, "load_source", None)
@@ -64,7 +69,11 @@ def _tidily(load: Callable[[], None], module: ModuleType) -> None:
         return
 
     def load_source(*arguments: Any, **options: Any) -> tuple[ModuleType, str]:
-        loaded = original(*arguments, **options)
+        compiled, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        try:
+            loaded = original(*arguments, **options)
+        finally:
+            sys.dont_write_bytecode = compiled
         with contextlib.suppress(OSError):
             text = Path(loaded[1]).read_text("utf-8")
             linecache.cache[loaded[1]] = (len(text), None, text.splitlines(True), loaded[1])

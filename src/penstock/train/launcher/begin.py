@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from penstock.model.haste import hasten
+from penstock.model.quiet import tidy
 from penstock.model.watching import watch
 from penstock.train.options import waited
 
@@ -33,6 +34,7 @@ def main() -> None:
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.abspath(script))
     hasten()
+    tidy()
     watch(_CONTEXT, _join_first)
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=script, __builtins__=__builtins__)
