@@ -36,7 +36,7 @@ class Source(abc.ABC):
     decodes = False  # reading it keeps a core busy: worth processes of its own
     together = 1  # rows that one read brings along: worth to be read by the same process
     description: dict[str, Any] | None = None
-    listed: Listing | None = None  # files that are not opened before they are read: many
+    listed: Listing | None = None  # its files, as they were found
 
     @property
     @abc.abstractmethod
