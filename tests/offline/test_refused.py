@@ -28,9 +28,27 @@ def test_a_finished_job_is_not_done_again(x, place, monkeypatch):
         assert (report.rows, report.written) == (1000, 1000)
     assert report.computed == 0
     assert sum(map(int, (place / "count").read_text().split())) == 1000
-    Path("y.npy").unlink()
-    with pytest.raises(ConfigError, match="is gone"):
-        penstock.predict(model("counted"), "x.npy", "y.npy")
+
+
+@pytest.mark.parametrize("gone", ["y.npy", "y.keys.npy", "y.npy.errors.jsonl"])
+def test_a_finished_job_of_which_a_file_is_gone_says_so(x, engine, place, gone):
+    x[17, 0] = -1
+    np.save("x.npy", x)
+    penstock.predict("picky", "x.npy", "y.npy", engine=engine)
+    assert penstock.predict("picky", "x.npy", "y.npy", engine=engine).computed == 0
+    Path(gone).unlink()
+    with pytest.raises(ConfigError, match=f"{gone} is gone: begin anew with restart"):
+        penstock.predict("picky", "x.npy", "y.npy", engine=engine)
+    assert penstock.predict("picky", "x.npy", "y.npy", engine=engine, restart=True).failed == 1
+    assert Path(gone).exists()
+
+
+def test_a_finished_shard_of_which_a_part_is_gone_says_so(x, engine, place):
+    np.save("x.npy", x)
+    penstock.predict("scores", "x.npy", "y.npy", engine=engine, shard="1/2")
+    Path("y.npy.1-of-2.parts/part-0000000.npy").unlink()
+    with pytest.raises(ConfigError, match=r"part-0000000.npy is gone: begin anew with restart"):
+        penstock.predict("scores", "x.npy", "y.npy", engine=engine, shard="1/2")
 
 
 def test_a_changed_input_model_or_option_is_refused(x, engine, place):

@@ -84,8 +84,7 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
     for some in forms:
         check_forms(forms[0], some, "between shards")
     for store, facts in zip(stores, parts, strict=True):
-        if gone := store.missing(facts):
-            raise ConfigError(f"{gone[0]} is gone: run its shard again with restart")
+        store.check(facts, "run its shard again with restart")
     done = [manifest.done for _, manifest in found]
     written, failed = (sum(facts[name] for facts in done) for name in ("written", "failed"))
     if headers[0]["rows"] != written + failed:
