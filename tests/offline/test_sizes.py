@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.config import Model
-from penstock.data import open_source
-from penstock.offline import job, sizes
+from penstock.data import joined, jsonlines, open_source
+from penstock.offline import job, selection, sizes
 from penstock.offline.setting_up import Served
 from penstock.offline.sizes import fitting, row_size
 from penstock.spec import ModelSpec
@@ -74,3 +74,25 @@ def test_batches_and_what_is_on_its_way_are_bounded_by_bytes(place, monkeypatch)
     header = json.loads(Path("y.jsonl.manifest.jsonl").read_text().splitlines()[0])
     assert header["cut"]["batch"] == 4
     assert max(ahead) == 2
+
+
+@pytest.mark.parametrize("way", ["", "strided", "stratified"])
+def test_large_lines_behind_small_ones_are_read_a_few_at_a_time(place, engine, monkeypatch, way):
+    with open("x.jsonl", "w") as file:
+        for n in range(400):
+            row = {"x": [n, 1.5], "class": n % 3, "note": "x" * (20_000 if n > 100 else 1)}
+            file.write(json.dumps(row) + "\n")
+    read, sizes = jsonlines.read_range, []
+
+    def watched(path, start, stop):
+        sizes.append(stop - start)
+        return read(path, start, stop)
+
+    monkeypatch.setattr(jsonlines, "read_range", watched)
+    monkeypatch.setattr(selection, "_RUN_BYTES", 1 << 19)
+    monkeypatch.setattr(joined, "_COLUMN_BYTES", 1 << 19)
+    options = {"shard": "1/2", "shards": way} if way else {}
+    options |= {"label": "class"} if way == "stratified" else {}
+    report = penstock.predict("scores", "x.jsonl", "y.npy", engine=engine, inputs="x", **options)
+    assert report.written == (200 if way else 400)
+    assert max(sizes) < 1 << 20 < 5 << 20 < sum(sizes)

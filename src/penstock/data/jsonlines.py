@@ -10,11 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.data.chunk import Fault
+import numpy as np
+
+from penstock.data.chunk import Array, Fault
 from penstock.data.features import Features, chosen, infer, stack
 from penstock.data.files import read_range
 from penstock.data.joined import Block
-from penstock.data.lineindex import line_starts
+from penstock.data.lineindex import line_starts, sampled
 from penstock.errors import InputError
 from penstock.spec import Signature
 
@@ -35,7 +37,7 @@ class JsonFile:
         self._starts = line_starts(path)
         self._fill = dict(fill or {})
         self.rows = len(self._starts) - 1
-        sample = [row for row in self._objects(0, min(SAMPLED_ROWS, self.rows))[0] if row]
+        sample = [row for row in self._objects(0, sampled(self._starts, SAMPLED_ROWS))[0] if row]
         found = list(dict.fromkeys(name for row in sample for name in row))
         names = chosen(sorted({*found, *features}, key=[*found, *features].index), columns, path)
         self.signature: Signature = tuple(
@@ -54,6 +56,10 @@ class JsonFile:
             for row, fault in found.items():
                 faults.setdefault(row, fault)
         return arrays, faults
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """Of the lines."""
+        return np.diff(self._starts[start : stop + 1])
 
     def _objects(self, start: int, stop: int) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
         low = int(self._starts[start])

@@ -47,7 +47,7 @@ class RecordFile:
 
     def __init__(self, path: str, columns: Sequence[str] | None, features: Features) -> None:
         self._path = path
-        self._starts: Array = np.fromiter(_starts(path), np.int64)
+        self._starts = record_starts(path)
         self.rows = len(self._starts) - 1
         self._raw = not features or set(features) == {""}
         known = {"": TensorSpec(STRING)} if self._raw else dict(features)
@@ -72,6 +72,10 @@ class RecordFile:
             array[:] = [row.get("", b"") for row in rows]
             return {"": array}, faults
         return _columns(rows, [spec for spec in self.signature if spec.name in names], faults)
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """Of the records."""
+        return np.diff(self._starts[start : stop + 1])
 
     def _parsed(self, record: bytes, row: int, faults: dict[int, Fault]) -> dict[str, Any]:
         if self._raw:
@@ -117,9 +121,9 @@ def _shaped(value: Any, spec: TensorSpec) -> Any:
     return value.reshape(spec.sizes)
 
 
-def _starts(path: str) -> Iterator[int]:
+def record_starts(path: str) -> Array:
     """Where every record begins, and the file's end."""
-    return _mapped_starts(path) if is_local(path) else _read_starts(path)
+    return np.fromiter(_mapped_starts(path) if is_local(path) else _read_starts(path), np.int64)
 
 
 def _mapped_starts(path: str) -> Iterator[int]:

@@ -80,6 +80,11 @@ class Source(abc.ABC):
         """What rows cost relative to each other (sizes of files); `None`: all the same."""
         return None
 
+    def sizes(self, start: int, stop: int) -> Array | None:
+        """Bytes that these rows are read from; `None`: they are about as many for all rows, or only
+        reading tells."""
+        return None
+
     def chunks(
         self, size: int = CHUNK_ROWS, start: int = 0, stop: int | None = None
     ) -> Iterator[Chunk]:
@@ -160,6 +165,20 @@ def bounds(start: int, stop: int, rows: int | None = None) -> tuple[int, int]:
     if start < 0 or stop < start:
         raise InputError(f"rows are read from 0 on, upwards; got {start} to {stop}")
     return (start, stop) if rows is None else (min(start, rows), min(stop, rows))
+
+
+def runs_of(sizes: Array, most: int, step: int = 1) -> Iterator[tuple[int, int]]:
+    """Rows of these sizes, cut into runs of at most so many bytes: whole multiples of `step` rows,
+    once at least. None is one empty run."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    at = 0
+    while at < len(sizes) or not at:
+        fit = int(np.searchsorted(ends, ends[at] + most, "right")) - 1 - at
+        stop = min(at + max(fit // step, 1) * step, len(sizes))
+        yield at, stop
+        if stop == len(sizes):
+            return
+        at = stop
 
 
 def chunk_of(

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.arrow import spec_of_field, to_array
+from penstock.data.arrow import spec_of_field, text_sizes, to_array
 from penstock.data.chunk import Array, Fault
 from penstock.data.extras import need
 from penstock.data.features import Features, chosen
 from penstock.data.files import is_local, open_binary
 from penstock.data.joined import Block
 from penstock.errors import InputError
-from penstock.spec import Signature
+from penstock.spec import STRING, Signature
 
 
 class LastGroup:
@@ -66,15 +66,7 @@ class TableFile:
         arrow = need("pyarrow", "Parquet and Arrow")
         wanted = tuple(names)
         schema = arrow.schema([self._groups.schema.field(name) for name in wanted])
-        parts = []
-        group = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        while start < stop:
-            first, last = int(self._starts[group]), int(self._starts[group + 1])
-            high = min(stop, last)
-            if high > start:
-                table = self._group(group, wanted)
-                parts.append(table.slice(start - first, high - start).cast(schema))
-            start, group = max(high, start), group + 1
+        parts = [table.cast(schema) for table in self._slices(start, stop, wanted)]
         whole = arrow.concat_tables(parts or [schema.empty_table()])
         specs = {spec.name: spec for spec in self.signature}
         arrays: dict[str, Array] = {}
@@ -88,6 +80,25 @@ class TableFile:
                 raise InputError(f"{self._path}: {error}") from None
             faults = {**found, **faults}
         return arrays, faults
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array | None:
+        """Of Arrow, where texts tell their lengths without being read."""
+        if not self._groups.mapped:
+            return None
+        wanted = [spec for spec in self.signature if spec.name in names and spec.dtype != STRING]
+        parts = [text_sizes(table) for table in self._slices(start, stop, tuple(names))]
+        sizes: Array = np.concatenate([np.empty(0, np.int64), *parts])
+        return sizes + sum(spec.row_bytes for spec in wanted)
+
+    def _slices(self, start: int, stop: int, names: tuple[str, ...]) -> Iterator[Any]:
+        """Of each group the rows that are wanted."""
+        group = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
+        while start < stop:
+            first, last = int(self._starts[group]), int(self._starts[group + 1])
+            high = min(stop, last)
+            if high > start:
+                yield self._group(group, names).slice(start - first, high - start)
+            start, group = max(high, start), group + 1
 
     def _group(self, group: int, names: tuple[str, ...]) -> Any:
         wanted = (self._path, group, names)
@@ -116,6 +127,7 @@ class ParquetGroups:
     """A Parquet file's row groups."""
 
     expected = "a Parquet file"
+    mapped = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -142,6 +154,7 @@ class ArrowGroups:
     """An Arrow IPC file's record batches; of a local file mapped, not read."""
 
     expected = "an Arrow IPC file"
+    mapped = True
 
     def __init__(self, path: str) -> None:
         self._path = path
