@@ -7,7 +7,6 @@ the file ends within a record, nobody can tell how many rows are lost: the file 
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -123,22 +122,22 @@ def _shaped(value: Any, spec: TensorSpec) -> Any:
 
 def record_starts(path: str) -> Array:
     """Where every record begins, and the file's end."""
-    return np.fromiter(_mapped_starts(path) if is_local(path) else _read_starts(path), np.int64)
+    return np.fromiter(_local_starts(path) if is_local(path) else _read_starts(path), np.int64)
 
 
-def _mapped_starts(path: str) -> Iterator[int]:
+def _local_starts(path: str) -> Iterator[int]:
     """From length to length, without reading what lies between."""
     at, end = 0, os.path.getsize(path)
-    if not end:
-        yield 0
-        return
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(path, "rb", buffering=0) as file:
         while at + _HEAD.size <= end:
+            head = os.pread(file.fileno(), _HEAD.size, at)
+            if len(head) < _HEAD.size:
+                break
             yield at
-            at += _size(data[at : at + _HEAD.size], path, at) + _OVERHEAD
-        if at != end:
-            raise _broken(path, min(at, end), "the file ends within a record")
-        yield at
+            at += _size(head, path, at) + _OVERHEAD
+    if at != end:
+        raise _broken(path, min(at, end), "the file ends within a record")
+    yield at
 
 
 def _read_starts(path: str) -> Iterator[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,6 +102,7 @@ class TableFile:
             start, group = max(high, start), group + 1
 
     def _group(self, group: int, names: tuple[str, ...]) -> Any:
+        self._groups.check()
         wanted = (self._path, group, names)
         found, table = self._last.found
         if found != wanted:
@@ -143,10 +145,14 @@ class ParquetGroups:
         with self._opened() as file:
             return file.read_row_group(group, columns=list(names))
 
+    def check(self) -> None:
+        """Nothing of it is mapped: to read what is gone is an error in any case."""
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        parquet = need("pyarrow.parquet", "Parquet")
-        with _place(self._path) as place:
+        arrow, parquet = need("pyarrow", "Parquet"), need("pyarrow.parquet", "Parquet")
+        place = arrow.OSFile(self._path) if is_local(self._path) else open_binary(self._path)
+        with place:
             yield parquet.ParquetFile(place, metadata=self._metadata, pre_buffer=False)
 
 
@@ -158,19 +164,25 @@ class ArrowGroups:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        with _place(path) as place:
+        with self._opened() as place:
             file = need("pyarrow.ipc", "Arrow").open_file(place)
             self.schema = file.schema
             self.sizes = [file.get_batch(at).num_rows for at in range(file.num_record_batches)]
+            self._size = place.size() if is_local(path) else 0
 
     def read(self, group: int, names: Sequence[str]) -> Any:
         """One batch's columns."""
         arrow = need("pyarrow", "Arrow")
-        with _place(self._path) as place:
+        with self._opened() as place:
             batch = need("pyarrow.ipc", "Arrow").open_file(place).get_batch(group)
             return arrow.Table.from_batches([batch]).select(list(names))
 
+    def check(self) -> None:
+        """Raise `InputError` where what is mapped has no file behind it any more: to read it would
+        end the process."""
+        if self._size and os.path.getsize(self._path) < self._size:
+            raise InputError(f"{self._path} is shorter than it was; was it changed?")
 
-def _place(path: str) -> Any:
-    """The file for pyarrow, mapped if it is local; to be closed."""
-    return need("pyarrow", "Arrow").memory_map(path) if is_local(path) else open_binary(path)
+    def _opened(self) -> Any:
+        arrow = need("pyarrow", "Arrow")
+        return arrow.memory_map(self._path) if is_local(self._path) else open_binary(self._path)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.data.arrays import bring
+from penstock.data.arrays import brought
 from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
@@ -146,8 +146,8 @@ class Labour:
             for start, stop in self._runs(blocks or [(0, 0)]):
                 with self._stages.timed(stage):
                     chunk, rows = self._rows(part, start, stop, care)
-                    for column in chunk.columns.values():
-                        bring(column)
+                    columns = {name: brought(column) for name, column in chunk.columns.items()}
+                    chunk = replace(chunk, columns=columns, keys=brought(chunk.keys))
                 short = len(chunk) < stop - start
                 if short and not self._selection.endless:
                     raise InputError(
