@@ -37,7 +37,13 @@ class JsonFile:
         self._starts = line_starts(path)
         self._fill = dict(fill or {})
         self.rows = len(self._starts) - 1
-        sample = [row for row in self._objects(0, sampled(self._starts, SAMPLED_ROWS))[0] if row]
+        looked_at, faults = self._objects(0, sampled(self._starts, SAMPLED_ROWS))
+        sample = [row for row in looked_at if row]
+        if faults and not sample and not features:
+            raise InputError(
+                f"{path}: expected a JSON object a line, got none in the first lines "
+                f"({faults[min(faults)].message})"
+            )
         found = list(dict.fromkeys(name for row in sample for name in row))
         names = chosen(sorted({*found, *features}, key=[*found, *features].index), columns, path)
         self.signature: Signature = tuple(
