@@ -56,15 +56,15 @@ def test_a_changed_input_model_or_option_is_refused(x, engine, place):
     Path("m.py").write_text("def f(x):\n    return x + x\n")
     penstock.predict("m.py:f", "x.npy", "y.npy")
     before = Path("y.npy").read_bytes()
-    with pytest.raises(ConfigError, match="another options"):
+    with pytest.raises(ConfigError, match=r"other options \(chunk\): put things back"):
         penstock.predict("m.py:f", "x.npy", "y.npy", chunk=64)
-    with pytest.raises(ConfigError, match="another model"):
+    with pytest.raises(ConfigError, match="another model, or other options of it"):
         penstock.predict("m.py:f", "x.npy", "y.npy", max_batch=2)
     Path("m.py").write_text("def f(x):\n    return x + x + 1\n")
     with pytest.raises(ConfigError, match="another model"):
         penstock.predict("m.py:f", "x.npy", "y.npy")
     np.save("x.npy", x[:500])
-    with pytest.raises(ConfigError, match="another input and model"):
+    with pytest.raises(ConfigError, match="another input and another model"):
         penstock.predict("m.py:f", "x.npy", "y.npy")
     assert Path("y.npy").read_bytes() == before
     assert penstock.predict("m.py:f", "x.npy", "y.npy", restart=True).rows == 500
