@@ -277,3 +277,10 @@ def test_numbers_beyond_all_fractions_fail(tmp_path: Path) -> None:
         (1, "'x': expected float64, got '1e400'")
     ]
     assert chunk.columns["x"].tolist() == [1.5, 0, float("inf")]
+    lines = ('{"x": 1.5}', '{"x": -1e400}', '{"x": Infinity}', '{"x": 2, "y": 1e400}')
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    chunk = open_source(tmp_path / "t.jsonl", columns=["x"]).read(0, 9)
+    assert [(failure.row, failure.message) for failure in chunk.failures] == [
+        (1, "'x': expected float64, got text '-1e400'")
+    ]
+    assert chunk.columns["x"].tolist() == [1.5, 0, float("inf"), 2]

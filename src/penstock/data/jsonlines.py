@@ -7,6 +7,8 @@ row fail. What a field is comes from `features`, or from the first rows.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from penstock.errors import InputError
 from penstock.spec import Signature
 
 SAMPLED_ROWS = 100
+_HUGE = re.compile(rb"[eE]\+?\d{3}")
 
 
 class JsonFile:
@@ -73,9 +76,10 @@ class JsonFile:
         offsets = (self._starts[start : stop + 1] - low).tolist()
         rows: list[dict[str, Any]] = []
         faults: dict[int, Fault] = {}
+        number = _fraction if _HUGE.search(data) else None
         for row in range(stop - start):
             try:
-                value = json.loads(data[offsets[row] : offsets[row + 1]])
+                value = json.loads(data[offsets[row] : offsets[row + 1]], parse_float=number)
             except (ValueError, RecursionError) as error:
                 faults[row], value = Fault("text", f"no JSON: {error}"), {}
             if not isinstance(value, dict):
@@ -92,6 +96,12 @@ class JsonFile:
                 f"{self._path}: field {name!r} does not fit into an array ({error}); "
                 "say what it is with features=…, or leave it out with columns=…"
             ) from None
+
+
+def _fraction(text: str) -> float | str:
+    """A number; one that is larger than any fraction stays a text, which fits nowhere."""
+    value = float(text)
+    return value if math.isfinite(value) else text
 
 
 def _get(row: Mapping[str, Any], name: str, fill: Any) -> Any:
