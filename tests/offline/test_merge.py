@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +204,23 @@ def test_a_few_rows_that_are_larger_than_others_are_put_in_order_apart(
     assert max(most) < 1 << 20
     assert len(most) < 20
     assert Path(f"y.{suffix}").read_bytes() == Path(f"whole.{suffix}").read_bytes()
+
+
+def test_a_disk_that_is_full_as_rows_are_put_in_order_is_told_with_its_file(
+    place, x, engine, monkeypatch
+):
+    for index in (1, 2):
+        penstock.predict("scores", x, "y.npy", engine=engine, shard=f"{index}/2", shards="strided")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ordering.Rows, "write", full)
+        with pytest.raises(ConfigError, match=r"y\.npy\.merging/0000000\.npy: No space left"):
+            merge("y.npy")
+    assert not Path("y.npy.merging").exists()
+    assert merge("y.npy").rows == 1000
 
 
 def test_a_merge_that_is_killed_at_its_end_can_be_done_again(rows, engine, monkeypatch):

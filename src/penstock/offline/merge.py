@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.arraysink import NpySink
-from penstock.data.atomic import publish, staged
+from penstock.data.atomic import named_errors, publish, staged
 from penstock.data.chunk import Array
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.ending import remove, size_of, write_output
@@ -151,11 +151,11 @@ def _write_in_order(
     try:
         for rows in in_order(stores, parts):
             data.append(str(folder / f"{len(data):07d}{sink.suffix}"))
-            with open(data[-1], "wb") as file:
+            with named_errors(data[-1]), open(data[-1], "wb") as file:
                 rows.write(sink, file)
             if not sink.keeps_keys:
                 keys.append(str(folder / f"{len(keys):07d}.keys.npy"))
-                with open(keys[-1], "wb") as file:
+                with named_errors(keys[-1]), open(keys[-1], "wb") as file:
                     NpySink().write(file, {"": rows.keys})
         write_output(place, data, keys, empty, written)
     finally:
