@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.config import Model
-from penstock.data import joined, jsonlines, open_source
+from penstock.data import joined, jsonlines, open_sink, open_source
 from penstock.offline import job, selection, sizes
 from penstock.offline.setting_up import Served
 from penstock.offline.sizes import fitting, row_size
@@ -38,6 +38,18 @@ def test_of_files_the_largest_that_lie_together_count(place):
     source = open_source("photos", decode=False)
     assert row_size(source, SERVED, 8) == 4096 * KB
     assert 800 * KB < row_size(source, SERVED, 40) < 4096 * KB
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "arrow"])
+def test_of_lines_and_of_arrow_the_largest_that_lie_together_count(place, monkeypatch, suffix):
+    monkeypatch.setattr(sizes, "_KNOWN_ROWS", 16)
+    texts = np.array(["x" * (300_000 if 64 <= n < 72 else n) for n in range(100)], object)
+    with open(f"x.{suffix}", "wb") as file:
+        open_sink(f"x.{suffix}").write(file, {"x": texts, "n": np.arange(100)})
+    source = open_source(f"x.{suffix}")
+    assert 300_000 < row_size(source, SERVED, 8) < 310_000
+    assert 150_000 < row_size(source, SERVED, 16) < 170_000
+    assert row_size(source.only({"n"}), SERVED, 8) == 8
 
 
 @pytest.mark.parametrize("text", ["x" * 300_000, b"x" * 300_000])
