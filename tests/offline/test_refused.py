@@ -165,7 +165,7 @@ def test_an_output_that_the_model_does_not_have_is_refused_before_it_begins(x, p
     [
         ({"inputs": "z"}, "no column 'z'"),
         ({"keep": "z"}, "no column 'z'"),
-        ({"outputs": "z"}, "no output 'z'"),
+        ({"outputs": "z"}, "no output 'z'; there are a bare array"),
         ({"shard": "9/8"}, "1/8 to 8/8"),
         ({"shards": "random"}, "shards: expected"),
         ({"shard": "1/2", "shards": "dynamic"}, "within one job"),
