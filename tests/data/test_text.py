@@ -192,6 +192,21 @@ def test_json_lines(tmp_path: Path) -> None:
     assert chunk.columns["n"].tolist() == [1, 2, 3, 3, 3, 3, 0, 0, 0, 7, 0]
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[{"x": 1}, {"x": 2}]\n', "expected an object, got a list"),
+        ('{\n  "x": 1\n}\n', "no JSON: Expecting property name"),
+    ],
+)
+def test_a_file_of_json_that_has_no_lines_of_it_is_told_as_that(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text(text)
+    with pytest.raises(InputError, match=f"x.jsonl: expected a JSON object a line.*{why}"):
+        open_source(tmp_path / "x.jsonl")
+
+
 def test_a_mark_of_the_byte_order_is_no_part_of_the_first_name(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('"a\nb","c,d"\n1,2\n', encoding="utf-8-sig")
@@ -262,3 +277,10 @@ def test_numbers_beyond_all_fractions_fail(tmp_path: Path) -> None:
         (1, "'x': expected float64, got '1e400'")
     ]
     assert chunk.columns["x"].tolist() == [1.5, 0, float("inf")]
+    lines = ('{"x": 1.5}', '{"x": -1e400}', '{"x": Infinity}', '{"x": 2, "y": 1e400}')
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    chunk = open_source(tmp_path / "t.jsonl", columns=["x"]).read(0, 9)
+    assert [(failure.row, failure.message) for failure in chunk.failures] == [
+        (1, "'x': expected float64, got text '-1e400'")
+    ]
+    assert chunk.columns["x"].tolist() == [1.5, 0, float("inf"), 2]

@@ -29,6 +29,7 @@ from penstock.spec import MAX_RANK, MAX_TENSORS, ModelSpec, TensorSpec
         ({"a": None}, "output 'a'.*NoneType"),
         (np.zeros(3, "datetime64[s]"), "datetime64"),
         (np.array([1, "a", None], object), "text or bytes"),
+        (np.ma.masked_greater(np.arange(3.0), 1), "the output: .*without a mask"),
     ],
 )
 def test_outputs_that_cannot_be_sent(outputs: Any, complaint: str) -> None:

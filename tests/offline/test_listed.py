@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import penstock
@@ -59,17 +61,29 @@ def test_a_job_looks_into_a_folder_once(place, looked, options):
     assert looked.count("images") == 3
 
 
-def test_loaders_read_the_files_that_the_job_has_found(place):
-    pictures(place / "images", 12)
-    late, one = place / "images" / "5b.png", place / "images" / "5.png"
+def tables(folder: Path, count: int) -> None:
+    """Images in Parquet."""
+    folder.mkdir()
+    column = pyarrow.array([encoded(scene(20, 30), "PNG")] * (count // 3))
+    for n in range(3):
+        pyarrow.parquet.write_table(pyarrow.table({"image": column}), folder / f"{n}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("make", "suffix", "options"), [(pictures, "png", {}), (tables, "parquet", {"images": "image"})]
+)
+def test_loaders_read_the_files_that_the_job_has_found(place, make, suffix, options):
+    make(place / "images", 12)
+    late, one = place / f"images/1b.{suffix}", place / f"images/1.{suffix}"
     Path("late.py").write_text(COMES_LATE.format(late=str(late), one=str(one)))
-    report = penstock.predict("late.py:total", "images", "y.jsonl", size=8, max_batch=4)
+    options = {**options, "size": 8, "max_batch": 4}
+    report = penstock.predict("late.py:total", "images", "y.jsonl", **options)
     assert late.exists(), "it should have come before there was a loader"
     assert report.written == 12
     assert report.loaders >= 1
     assert not Path("y.jsonl.parts").exists()
     with pytest.raises(ConfigError, match="another input"):
-        penstock.predict("late.py:total", "images", "y.jsonl", size=8, max_batch=4)
+        penstock.predict("late.py:total", "images", "y.jsonl", **options)
 
 
 def test_what_goes_on_after_a_kill_sees_the_same_files_or_says_that_they_are_others(place):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import penstock
 from penstock.errors import ConfigError
 from penstock.offline import merge as merging
+from penstock.offline import ordering
 from penstock.offline.merge import merge
 from tests.offline.conftest import model
 
@@ -63,6 +66,35 @@ def test_shards_joined_are_what_one_run_writes(rows, engine, way, suffix):
     for name in names:
         joined, one = Path(f"y.{suffix}{name}"), Path(f"whole.{suffix}{name}")
         assert joined.read_bytes() == one.read_bytes()
+    if suffix == "npy":
+        assert Path("y.keys.npy").read_bytes() == Path("whole.keys.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("map", "suffix"),
+    [
+        ("short_fractions", "jsonl"),
+        ("short_fractions", "csv"),
+        ("short_fractions", "tfrecord"),
+        ("short_fractions", "npy"),
+        ("complex_numbers", "npy"),
+        ("numbers_as_texts", "npy"),
+    ],
+)
+def test_what_arrow_has_no_place_for_is_merged_all_the_same(place, x, engine, map, suffix):
+    names = np.array([f"photo {n} \udcff.jpg" for n in range(200)], object)
+    rows = {"x": x[:200], "name": names}
+
+    def run(out: str, **options: object) -> None:
+        penstock.predict(
+            "scores", rows, out, engine=engine, key="name", map=model(map), chunk=64, **options
+        )
+
+    run(f"whole.{suffix}")
+    for index in (1, 2, 3):
+        run(f"y.{suffix}", shard=f"{index}/3", shards="strided")
+    merge(f"y.{suffix}")
+    assert Path(f"y.{suffix}").read_bytes() == Path(f"whole.{suffix}").read_bytes()
     if suffix == "npy":
         assert Path("y.keys.npy").read_bytes() == Path("whole.keys.npy").read_bytes()
 
@@ -141,11 +173,56 @@ def test_large_rows_are_put_in_order_a_few_at_a_time(place, x, engine, monkeypat
         penstock.predict(
             model("same"), "x.npy", "y.npy", shard=f"{index}/3", shards="strided", max_batch=8
         )
-    monkeypatch.setattr(merging, "_RANGE_BYTES", 1 << 20)
+    monkeypatch.setattr(ordering, "_BYTES", 1 << 20)
     monkeypatch.setattr(merging.NpySink, "write", watched)
     merge("y.npy")
     assert 16 <= max(most) <= 32, "a row has 32 KB"
     assert np.array_equal(np.load("y.npy"), np.load("x.npy"))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_few_rows_that_are_larger_than_others_are_put_in_order_apart(
+    place, x, engine, monkeypatch, suffix
+):
+    notes = np.array(["x" * (300_000 if 200 <= n < 220 else n % 9) for n in range(1000)], object)
+    most = []
+    write = ordering._sorted
+
+    def watched(pieces):
+        rows = write(pieces)
+        most.append(sum(map(len, rows.columns.get("note", rows.columns.get("")))))
+        return rows
+
+    def run(out: str, **options: object) -> None:
+        rows = {"x": x, "note": notes}
+        penstock.predict("scores", rows, out, engine=engine, inputs="x", keep="note", **options)
+
+    run(f"whole.{suffix}")
+    for index in (1, 2, 3):
+        run(f"y.{suffix}", shard=f"{index}/3", shards="strided", chunk=96)
+    monkeypatch.setattr(ordering, "_BYTES", 1 << 20)
+    monkeypatch.setattr(ordering, "_sorted", watched)
+    merge(f"y.{suffix}")
+    assert max(most) < 1 << 20
+    assert len(most) < 20
+    assert Path(f"y.{suffix}").read_bytes() == Path(f"whole.{suffix}").read_bytes()
+
+
+def test_a_disk_that_is_full_as_rows_are_put_in_order_is_told_with_its_file(
+    place, x, engine, monkeypatch
+):
+    for index in (1, 2):
+        penstock.predict("scores", x, "y.npy", engine=engine, shard=f"{index}/2", shards="strided")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ordering.Rows, "write", full)
+        with pytest.raises(ConfigError, match=r"y\.npy\.merging/0000000\.npy: No space left"):
+            merge("y.npy")
+    assert not Path("y.npy.merging").exists()
+    assert merge("y.npy").rows == 1000
 
 
 def test_a_merge_that_is_killed_at_its_end_can_be_done_again(rows, engine, monkeypatch):

@@ -28,9 +28,27 @@ def test_a_finished_job_is_not_done_again(x, place, monkeypatch):
         assert (report.rows, report.written) == (1000, 1000)
     assert report.computed == 0
     assert sum(map(int, (place / "count").read_text().split())) == 1000
-    Path("y.npy").unlink()
-    with pytest.raises(ConfigError, match="is gone"):
-        penstock.predict(model("counted"), "x.npy", "y.npy")
+
+
+@pytest.mark.parametrize("gone", ["y.npy", "y.keys.npy", "y.npy.errors.jsonl"])
+def test_a_finished_job_of_which_a_file_is_gone_says_so(x, engine, place, gone):
+    x[17, 0] = -1
+    np.save("x.npy", x)
+    penstock.predict("picky", "x.npy", "y.npy", engine=engine)
+    assert penstock.predict("picky", "x.npy", "y.npy", engine=engine).computed == 0
+    Path(gone).unlink()
+    with pytest.raises(ConfigError, match=f"{gone} is gone: begin anew with --restart"):
+        penstock.predict("picky", "x.npy", "y.npy", engine=engine)
+    assert penstock.predict("picky", "x.npy", "y.npy", engine=engine, restart=True).failed == 1
+    assert Path(gone).exists()
+
+
+def test_a_finished_shard_of_which_a_part_is_gone_says_so(x, engine, place):
+    np.save("x.npy", x)
+    penstock.predict("scores", "x.npy", "y.npy", engine=engine, shard="1/2")
+    Path("y.npy.1-of-2.parts/part-0000000.npy").unlink()
+    with pytest.raises(ConfigError, match=r"part-0000000.npy is gone: begin anew with --restart"):
+        penstock.predict("scores", "x.npy", "y.npy", engine=engine, shard="1/2")
 
 
 def test_a_changed_input_model_or_option_is_refused(x, engine, place):
@@ -38,15 +56,15 @@ def test_a_changed_input_model_or_option_is_refused(x, engine, place):
     Path("m.py").write_text("def f(x):\n    return x + x\n")
     penstock.predict("m.py:f", "x.npy", "y.npy")
     before = Path("y.npy").read_bytes()
-    with pytest.raises(ConfigError, match="another options"):
+    with pytest.raises(ConfigError, match=r"other options \(chunk\): put things back"):
         penstock.predict("m.py:f", "x.npy", "y.npy", chunk=64)
-    with pytest.raises(ConfigError, match="another model"):
+    with pytest.raises(ConfigError, match="another model, or other options of it"):
         penstock.predict("m.py:f", "x.npy", "y.npy", max_batch=2)
     Path("m.py").write_text("def f(x):\n    return x + x + 1\n")
     with pytest.raises(ConfigError, match="another model"):
         penstock.predict("m.py:f", "x.npy", "y.npy")
     np.save("x.npy", x[:500])
-    with pytest.raises(ConfigError, match="another input and model"):
+    with pytest.raises(ConfigError, match="another input and another model"):
         penstock.predict("m.py:f", "x.npy", "y.npy")
     assert Path("y.npy").read_bytes() == before
     assert penstock.predict("m.py:f", "x.npy", "y.npy", restart=True).rows == 500
@@ -147,7 +165,7 @@ def test_an_output_that_the_model_does_not_have_is_refused_before_it_begins(x, p
     [
         ({"inputs": "z"}, "no column 'z'"),
         ({"keep": "z"}, "no column 'z'"),
-        ({"outputs": "z"}, "no output 'z'"),
+        ({"outputs": "z"}, "no output 'z'; the only one has no name"),
         ({"shard": "9/8"}, "1/8 to 8/8"),
         ({"shards": "random"}, "shards: expected"),
         ({"shard": "1/2", "shards": "dynamic"}, "within one job"),

@@ -29,6 +29,7 @@ from tests.offline.jobs import begin
         ({"answers": 1, "starved": 5, "reading": 5}, 0.30, "reading"),
         ({"answers": 1, "starved": 5, "decoding": 5}, 0.30, "decoding"),
         ({"answers": 1, "full": 5}, 0.30, "writing"),
+        ({"answers": 3, "full": 2, "starved": 2, "reading": 1, "writing": 8}, 0.30, "writing"),
         ({"answers": 1, "mapping": 5}, 0.30, "mapping"),
         ({"answers": 1, "sending": 5}, 0.30, "sending"),
         ({}, 0.0, ""),
@@ -53,6 +54,9 @@ def test_shares_are_of_the_whole():
     shares = shares_of(spent, 0.4)
     assert shares["decoding"] == 0.2
     assert (shares["device"], shares["queue"]) == (0.4, 0.2)
+    assert sum(shares.values()) == pytest.approx(1)
+    shares = shares_of({**spent, "writing": 10.0}, 0.4)
+    assert shares["writing"] == 0.3, "nothing more is read before what was read is written"
     assert sum(shares.values()) == pytest.approx(1)
     assert shares_of({}, 0.0) == {}
 

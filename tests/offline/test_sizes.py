@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.config import Model
-from penstock.data import open_source
-from penstock.offline import job, sizes
+from penstock.data import joined, jsonlines, open_sink, open_source
+from penstock.offline import job, selection, sizes
 from penstock.offline.setting_up import Served
 from penstock.offline.sizes import fitting, row_size
 from penstock.spec import ModelSpec
@@ -38,6 +38,18 @@ def test_of_files_the_largest_that_lie_together_count(place):
     source = open_source("photos", decode=False)
     assert row_size(source, SERVED, 8) == 4096 * KB
     assert 800 * KB < row_size(source, SERVED, 40) < 4096 * KB
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "arrow"])
+def test_of_lines_and_of_arrow_the_largest_that_lie_together_count(place, monkeypatch, suffix):
+    monkeypatch.setattr(sizes, "_KNOWN_ROWS", 16)
+    texts = np.array(["x" * (300_000 if 64 <= n < 72 else n) for n in range(100)], object)
+    with open(f"x.{suffix}", "wb") as file:
+        open_sink(f"x.{suffix}").write(file, {"x": texts, "n": np.arange(100)})
+    source = open_source(f"x.{suffix}")
+    assert 300_000 < row_size(source, SERVED, 8) < 310_000
+    assert 150_000 < row_size(source, SERVED, 16) < 170_000
+    assert row_size(source.only({"n"}), SERVED, 8) == 8
 
 
 @pytest.mark.parametrize("text", ["x" * 300_000, b"x" * 300_000])
@@ -74,3 +86,25 @@ def test_batches_and_what_is_on_its_way_are_bounded_by_bytes(place, monkeypatch)
     header = json.loads(Path("y.jsonl.manifest.jsonl").read_text().splitlines()[0])
     assert header["cut"]["batch"] == 4
     assert max(ahead) == 2
+
+
+@pytest.mark.parametrize("way", ["", "strided", "stratified"])
+def test_large_lines_behind_small_ones_are_read_a_few_at_a_time(place, engine, monkeypatch, way):
+    with open("x.jsonl", "w") as file:
+        for n in range(400):
+            row = {"x": [n, 1.5], "class": n % 3, "note": "x" * (20_000 if n > 100 else 1)}
+            file.write(json.dumps(row) + "\n")
+    read, sizes = jsonlines.read_range, []
+
+    def watched(path, start, stop):
+        sizes.append(stop - start)
+        return read(path, start, stop)
+
+    monkeypatch.setattr(jsonlines, "read_range", watched)
+    monkeypatch.setattr(selection, "_RUN_BYTES", 1 << 19)
+    monkeypatch.setattr(joined, "_COLUMN_BYTES", 1 << 19)
+    options = {"shard": "1/2", "shards": way} if way else {}
+    options |= {"label": "class"} if way == "stratified" else {}
+    report = penstock.predict("scores", "x.jsonl", "y.npy", engine=engine, inputs="x", **options)
+    assert report.written == (200 if way else 400)
+    assert max(sizes) < 1 << 20 < 5 << 20 < sum(sizes)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.data import open_source
+from penstock.data import open_sink, open_source
 from penstock.errors import ConfigError, InputError
 from penstock.offline import ending, fingerprints, joining, parts
 from penstock.offline.manifest import open_manifest
@@ -24,6 +24,7 @@ from penstock.offline.setting_up import serving
 from tests.conditions import until
 from tests.data.pictures import encoded, fill, scene
 from tests.offline.conftest import model
+from tests.offline.functions import scores
 from tests.offline.jobs import begin, ended, recorded
 
 
@@ -73,6 +74,30 @@ def test_a_file_that_vanishes_from_a_loader_stops_the_job_and_it_goes_on(place):
     Path("elsewhere").rename("images/90.png")
     assert ended(begin(*arguments, OFFLINE_GATE=str(gate))) == 0
     assert Path("y.jsonl").read_text().count("\n") == 100
+
+
+@pytest.mark.parametrize("kind", ["npy", "arrow"])
+def test_an_input_that_is_cut_short_while_it_is_read_stops_the_job_and_it_goes_on(place, x, kind):
+    """Whoever reads what was mapped of it would be ended by the system, without a word."""
+    x, name = np.tile(x, (8, 1)), f"x.{kind}"
+    with open(name, "wb") as file:
+        open_sink(name).write(file, {"x": x})
+    whole, before = Path(name).read_bytes(), os.stat(name)
+    gate = place / "gate"
+    settings_ = ("--max-batch", 8, "--chunk", 2048)
+    arguments = (model("held_after_some"), name, *settings_, "--out", "y.npy")
+    job = begin(*arguments, OFFLINE_GATE=str(gate))
+    until(Path(f"{gate}.reached").exists)
+    os.truncate(name, 1000)
+    gate.touch()
+    _, told = job.communicate(timeout=40)
+    assert job.returncode == 1, told
+    assert "Traceback" not in told
+    assert f"{name} is shorter than it was" in told or "the input changed" in told
+    Path(name).write_bytes(whole)
+    os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert ended(begin(*arguments, OFFLINE_GATE=str(gate))) == 0
+    assert np.array_equal(np.load("y.npy"), scores(x))
 
 
 def full_disk(*_: object) -> OSError:

@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.data.chunk import Array, Chunk, Fault
 from penstock.data.features import Features, chosen, native, spec_of, stack
-from penstock.data.files import is_local, open_binary
+from penstock.data.files import is_local, open_binary, read_into
 from penstock.data.joined import ROW_KEY, Block, check_key, key_array
 from penstock.data.source import Source, bounds, chunk_of, digest
 from penstock.errors import InputError
@@ -112,6 +112,15 @@ class ArrayFile:
         """Views of the mapped file."""
         return {name: native(self._arrays[name].rows(start, stop)) for name in names}, {}
 
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """The same for all."""
+        empty = [self._arrays[name].rows(0, 0) for name in names]
+        return np.full(stop - start, sum(a.itemsize * math.prod(a.shape[1:]) for a in empty))
+
+
+class _Mapped(np.memmap[Any, Any]):
+    """Rows of a file that lies where its path says, as it is."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -134,10 +143,10 @@ class Stored:
             return np.empty(shape, self.dtype)
         try:
             if self.fortran:
-                whole = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, "F")
+                whole = _Mapped(self.path, self.dtype, "r", self.offset, self.shape, "F")
                 return whole[start:stop]
             skipped = start * self.dtype.itemsize * math.prod(shape[1:])
-            return np.memmap(self.path, self.dtype, "r", self.offset + skipped, shape)
+            return _Mapped(self.path, self.dtype, "r", self.offset + skipped, shape)
         except ValueError as error:
             raise InputError(f"{self.path} is shorter than it was ({error})") from None
 
@@ -156,13 +165,22 @@ class Held:
         return self.array[start:stop]
 
 
-def bring(array: Array) -> None:
-    """Have a mapped array's pages in memory, so that whoever uses it does not wait for the disk."""
+def brought(array: Array) -> Array:
+    """The same rows in memory of their own, where they lie in a file that is mapped or in another's
+    memory: whoever uses them does not wait for the disk, nor is ended by the system (SIGBUS) when
+    the file is cut short meanwhile. Raises `InputError` when it was."""
     base: Any = array
-    while base is not None and not isinstance(base, mmap.mmap):
-        base = getattr(base, "base", None)
-    if base is not None and array.flags.c_contiguous and array.nbytes:
-        array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE].max()
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    if isinstance(base, np.ndarray):
+        return array
+    if not (isinstance(array, _Mapped) and array.size and array.flags.c_contiguous):
+        return np.array(array)
+    whole = np.empty(array.shape, array.dtype)
+    mapped = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # what begins there
+    at = mapped + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    read_into(str(array.filename), at, whole)
+    return whole
 
 
 def _loaded(value: Any, name: str) -> Array:

@@ -119,7 +119,7 @@ def _write_rows(file: IO[bytes], array: Stored | Held, dtype: np.dtype[Any]) -> 
 def _storable(array: Array) -> Array:
     if array.dtype.kind == "V":
         return array.astype(np.float32)  # bfloat16 and its like: numpy alone cannot read them
-    if array.dtype.kind != "O":
+    if array.dtype.kind not in "OSUT":
         return array
     items = array.ravel().tolist()
     kinds = {type(item) for item in items} or {str}

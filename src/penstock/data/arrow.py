@@ -72,6 +72,20 @@ def from_array(array: Array, label: str) -> Any:
     return values
 
 
+def text_sizes(table: Any) -> Array:
+    """Bytes of each row's texts."""
+    sizes = np.zeros(len(table), np.int64)
+    lists = need("pyarrow", "Arrow").types.is_fixed_size_list
+    for column in table.columns:
+        whole = column.combine_chunks()
+        while lists(whole.type) and not whole.null_count:
+            whole = whole.flatten()
+        if len(table) and (_is_text(whole.type) or _is_binary(whole.type)):
+            lengths = need("pyarrow.compute", "Arrow").binary_length(whole).fill_null(0)
+            sizes += lengths.to_numpy(zero_copy_only=False).reshape(len(table), -1).sum(1)
+    return sizes
+
+
 def _texts(flat: Array, label: str) -> Any:
     arrow = need("pyarrow", "Arrow")
     items = flat.tolist()

@@ -17,7 +17,7 @@ from penstock.data.chunk import Array, Fault
 from penstock.data.features import Features, blank, chosen, lost, numpy_dtype
 from penstock.data.files import read_range
 from penstock.data.joined import Block
-from penstock.data.lineindex import csv_record, line_starts
+from penstock.data.lineindex import csv_record, line_starts, sampled
 from penstock.errors import ConfigError, InputError
 from penstock.spec import STRING, Signature, TensorSpec
 
@@ -50,7 +50,7 @@ class CommaFile:
         self.rows = len(self._starts) - 1
         names = chosen(self._names, columns, path)
         self._places = {name: at for at, name in enumerate(self._names)}
-        sample = [row for row in self._fields(0, min(SAMPLED_ROWS, self.rows))[0] if row]
+        sample = [row for row in self._fields(0, sampled(self._starts, SAMPLED_ROWS))[0] if row]
         self.signature: Signature = tuple(
             self._checked(features[name], name)
             if name in features
@@ -68,6 +68,10 @@ class CommaFile:
             texts = [row[at] if row else "" for row in rows]
             arrays[name] = _typed(texts, specs[name], faults, self._fill.get(name))
         return arrays, faults
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """Of the lines."""
+        return np.diff(self._starts[start : stop + 1])
 
     def _header(self) -> list[str]:
         if len(self._starts) < 2:

@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+
+from penstock.data.chunk import Array
 from penstock.data.extras import need
 from penstock.errors import InputError
 
@@ -128,8 +131,25 @@ def read_range(path: str, start: int, stop: int) -> bytes:
             "server does not send parts of files; fetch it first"
         )
     if len(data) < stop - start:
-        raise InputError(f"{path} is shorter than it was: expected {stop} bytes; was it changed?")
+        raise _shorter(path, stop)
     return data
+
+
+def read_into(path: str, start: int, array: Array) -> None:
+    """The bytes from `start` on of a local file, as many as a contiguous array has. Raises
+    `InputError` if it is shorter."""
+    rest = array.reshape(-1).view(np.uint8).data
+    stop = start + len(rest)
+    with open(path, "rb", buffering=0) as file:
+        while rest:
+            read = os.preadv(file.fileno(), [rest], stop - len(rest))
+            if not read:
+                raise _shorter(path, stop)
+            rest = rest[read:]
+
+
+def _shorter(path: str, size: int) -> InputError:
+    return InputError(f"{path} is shorter than it was: expected {size} bytes; was it changed?")
 
 
 def _exactly(descriptor: int, start: int, stop: int) -> bytes:

@@ -7,7 +7,7 @@ those of all; a file that differs is refused when the source is opened, not in t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,12 +15,13 @@ import numpy as np
 from penstock.data.chunk import Array, Chunk, Fault
 from penstock.data.features import Features, same_columns
 from penstock.data.listing import Listing
-from penstock.data.source import Source, bounds, chunk_of, digest
+from penstock.data.source import Source, bounds, chunk_of, digest, runs_of
 from penstock.errors import InputError
 from penstock.spec import STRING, Signature
 
 ROW_KEY, PATH_KEY = "#row", "#path"
-_COLUMN_ROWS = 65_536
+_COLUMN_ROWS = 65_536  # of a whole column that are read at a time
+_COLUMN_BYTES = 64 << 20
 Block = tuple[dict[str, Array], dict[int, Fault]]
 
 
@@ -32,6 +33,9 @@ class Reader(Protocol):
 
     def read(self, start: int, stop: int, names: Sequence[str]) -> Block:
         """These rows of these columns; faults count from the first row that is read."""
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array | None:
+        """Bytes of each of these rows; `None` where only reading tells."""
 
 
 class OpenFile(Protocol):
@@ -86,12 +90,8 @@ class Joined(Source):
         faults: dict[int, Fault] = {}
         keys: list[Array] = []
         nameless: set[int] = set()
-        file = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        at = start
-        while at < stop or not parts:
-            file = min(file, len(self._readers) - 1)
-            first = int(self._starts[file])
-            low, high = at - first, max(min(stop - first, self._readers[file].rows), at - first)
+        for file, low, high in self._within(start, stop):
+            at = int(self._starts[file]) + low
             columns, found = self._readers[file].read(low, high, names)
             parts.append(columns)
             faults |= {row + at - start: fault for row, fault in found.items()}
@@ -99,7 +99,6 @@ class Joined(Source):
             nameless |= {
                 row + at - start for row in self._nameless(file, low, high, keys[-1], found)
             }
-            at, file = first + high, file + 1
         whole = {name: _concatenated([part[name] for part in parts]) for name in names}
         if self._hidden:
             del whole[self._key]
@@ -114,15 +113,29 @@ class Joined(Source):
         key = tuple(spec for spec in self._all if hidden and spec.name == self._key)
         return self._narrowed(names, _all=(*kept, *key), _hidden=hidden)
 
+    def sizes(self, start: int, stop: int) -> Array | None:
+        """As far as the files know."""
+        start, stop = bounds(start, stop, self.rows)
+        names = [spec.name for spec in self._all]
+        parts = []
+        for file, low, high in self._within(start, stop):
+            part = self._readers[file].sizes(low, high, names)
+            if part is None:
+                return None
+            parts.append(part)
+        return _concatenated(parts)
+
     def column(self, name: str) -> Array:
         """One column, without reading the others."""
         if name not in [spec.name for spec in self.signature]:
             return super().column(name)
-        parts = [
-            reader.read(at, min(at + _COLUMN_ROWS, reader.rows), [name])[0][name]
-            for reader in self._readers
-            for at in range(0, max(reader.rows, 1), _COLUMN_ROWS)
-        ]
+        parts = []
+        for reader in self._readers:
+            for at in range(0, max(reader.rows, 1), _COLUMN_ROWS):
+                stop = min(at + _COLUMN_ROWS, reader.rows)
+                sizes = reader.sizes(at, stop, [name])
+                runs = [(0, stop - at)] if sizes is None else runs_of(sizes, _COLUMN_BYTES)
+                parts += [reader.read(at + a, at + b, [name])[0][name] for a, b in runs]
         return _concatenated(parts)
 
     def unchanged(self) -> bool:
@@ -132,6 +145,19 @@ class Joined(Source):
     def fingerprint(self) -> str:
         """Files, columns, key and options."""
         return digest(self.listing.fingerprint(), self._all, self.rows, self._options)
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The files that have these rows, and which rows of each; for no rows one file."""
+        file = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
+        at = start
+        while True:
+            file = min(file, len(self._readers) - 1)
+            first = int(self._starts[file])
+            high = max(min(stop - first, self._readers[file].rows), at - first)
+            yield file, at - first, high
+            if first + high >= stop:
+                return
+            at, file = first + high, file + 1
 
     def _keys(self, file: int, low: int, high: int, columns: Mapping[str, Array]) -> Array:
         if self._by_column:

@@ -7,18 +7,23 @@ row fail. What a field is comes from `features`, or from the first rows.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.data.chunk import Fault
+import numpy as np
+
+from penstock.data.chunk import Array, Fault
 from penstock.data.features import Features, chosen, infer, stack
 from penstock.data.files import read_range
 from penstock.data.joined import Block
-from penstock.data.lineindex import line_starts
+from penstock.data.lineindex import line_starts, sampled
 from penstock.errors import InputError
 from penstock.spec import Signature
 
 SAMPLED_ROWS = 100
+_HUGE = re.compile(rb"[eE]\+?\d{3}")
 
 
 class JsonFile:
@@ -35,7 +40,13 @@ class JsonFile:
         self._starts = line_starts(path)
         self._fill = dict(fill or {})
         self.rows = len(self._starts) - 1
-        sample = [row for row in self._objects(0, min(SAMPLED_ROWS, self.rows))[0] if row]
+        looked_at, faults = self._objects(0, sampled(self._starts, SAMPLED_ROWS))
+        sample = [row for row in looked_at if row]
+        if faults and not sample and not features:
+            raise InputError(
+                f"{path}: expected a JSON object a line, got none in the first lines "
+                f"({faults[min(faults)].message})"
+            )
         found = list(dict.fromkeys(name for row in sample for name in row))
         names = chosen(sorted({*found, *features}, key=[*found, *features].index), columns, path)
         self.signature: Signature = tuple(
@@ -55,15 +66,20 @@ class JsonFile:
                 faults.setdefault(row, fault)
         return arrays, faults
 
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """Of the lines."""
+        return np.diff(self._starts[start : stop + 1])
+
     def _objects(self, start: int, stop: int) -> tuple[list[dict[str, Any]], dict[int, Fault]]:
         low = int(self._starts[start])
         data = read_range(self._path, low, int(self._starts[stop]))
         offsets = (self._starts[start : stop + 1] - low).tolist()
         rows: list[dict[str, Any]] = []
         faults: dict[int, Fault] = {}
+        number = _fraction if _HUGE.search(data) else None
         for row in range(stop - start):
             try:
-                value = json.loads(data[offsets[row] : offsets[row + 1]])
+                value = json.loads(data[offsets[row] : offsets[row + 1]], parse_float=number)
             except (ValueError, RecursionError) as error:
                 faults[row], value = Fault("text", f"no JSON: {error}"), {}
             if not isinstance(value, dict):
@@ -80,6 +96,12 @@ class JsonFile:
                 f"{self._path}: field {name!r} does not fit into an array ({error}); "
                 "say what it is with features=…, or leave it out with columns=…"
             ) from None
+
+
+def _fraction(text: str) -> float | str:
+    """A number; one that is larger than any fraction stays a text, which fits nowhere."""
+    value = float(text)
+    return value if math.isfinite(value) else text
 
 
 def _get(row: Mapping[str, Any], name: str, fill: Any) -> Any:

@@ -13,9 +13,11 @@ import numpy as np
 
 from penstock.data.chunk import Array
 from penstock.data.files import blocks
+from penstock.data.source import runs_of
 from penstock.errors import InputError
 
 LONGEST_ROW = 256 << 20
+_SAMPLE_BYTES = 64 << 20
 _MARK = b"\xef\xbb\xbf"  # of the byte order, which some write before UTF-8
 
 
@@ -44,6 +46,11 @@ def line_starts(path: str, record: re.Pattern[bytes] | None = None) -> Array:
         found.append(np.array([base], np.int64))
     end = base + len(rest)
     return np.concatenate([*found, np.array([end], np.int64)])
+
+
+def sampled(starts: Array, rows: int) -> int:
+    """How many rows to look at first: so many, or fewer where they are large."""
+    return next(runs_of(np.diff(starts[: rows + 1]), _SAMPLE_BYTES))[1]
 
 
 def csv_record(delimiter: str) -> re.Pattern[bytes]:

@@ -96,7 +96,7 @@ def open_described(description: Mapping[str, Any], listing: Listing | None = Non
     elif len(listing):
         kind = format or told_by_suffix(listing.names)
         source = _open_files(listing, kind, options)
-        source.listed = listing if kind == "images" else None
+        source.listed = listing
     else:
         raise InputError(
             f"there are no files to read in {what!r}; expected some that end in "

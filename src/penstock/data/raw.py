@@ -53,6 +53,10 @@ class RawFiles(Source):
         keys[:] = self.listing.names[start:stop]
         return chunk_of(start, {"": data}, keys, faults, out)
 
+    def sizes(self, start: int, stop: int) -> Array:
+        """The files'."""
+        return self.listing.sizes[start:stop]
+
     def costs(self) -> Array:
         """The files' sizes."""
         return self.listing.sizes

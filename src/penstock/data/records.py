@@ -7,7 +7,6 @@ the file ends within a record, nobody can tell how many rows are lost: the file 
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -47,7 +46,7 @@ class RecordFile:
 
     def __init__(self, path: str, columns: Sequence[str] | None, features: Features) -> None:
         self._path = path
-        self._starts: Array = np.fromiter(_starts(path), np.int64)
+        self._starts = record_starts(path)
         self.rows = len(self._starts) - 1
         self._raw = not features or set(features) == {""}
         known = {"": TensorSpec(STRING)} if self._raw else dict(features)
@@ -72,6 +71,10 @@ class RecordFile:
             array[:] = [row.get("", b"") for row in rows]
             return {"": array}, faults
         return _columns(rows, [spec for spec in self.signature if spec.name in names], faults)
+
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array:
+        """Of the records."""
+        return np.diff(self._starts[start : stop + 1])
 
     def _parsed(self, record: bytes, row: int, faults: dict[int, Fault]) -> dict[str, Any]:
         if self._raw:
@@ -117,24 +120,24 @@ def _shaped(value: Any, spec: TensorSpec) -> Any:
     return value.reshape(spec.sizes)
 
 
-def _starts(path: str) -> Iterator[int]:
+def record_starts(path: str) -> Array:
     """Where every record begins, and the file's end."""
-    return _mapped_starts(path) if is_local(path) else _read_starts(path)
+    return np.fromiter(_local_starts(path) if is_local(path) else _read_starts(path), np.int64)
 
 
-def _mapped_starts(path: str) -> Iterator[int]:
+def _local_starts(path: str) -> Iterator[int]:
     """From length to length, without reading what lies between."""
     at, end = 0, os.path.getsize(path)
-    if not end:
-        yield 0
-        return
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open(path, "rb", buffering=0) as file:
         while at + _HEAD.size <= end:
+            head = os.pread(file.fileno(), _HEAD.size, at)
+            if len(head) < _HEAD.size:
+                break
             yield at
-            at += _size(data[at : at + _HEAD.size], path, at) + _OVERHEAD
-        if at != end:
-            raise _broken(path, min(at, end), "the file ends within a record")
-        yield at
+            at += _size(head, path, at) + _OVERHEAD
+    if at != end:
+        raise _broken(path, min(at, end), "the file ends within a record")
+    yield at
 
 
 def _read_starts(path: str) -> Iterator[int]:

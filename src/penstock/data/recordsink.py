@@ -12,7 +12,7 @@ import numpy as np
 from penstock.data.chunk import Array
 from penstock.data.examples import build
 from penstock.data.files import open_binary
-from penstock.data.records import frame
+from penstock.data.records import frame, record_starts
 from penstock.data.sinks import Sink
 from penstock.errors import InputError
 
@@ -32,6 +32,10 @@ class RecordSink(Sink):
         for part in parts:
             with open_binary(part) as source:
                 shutil.copyfileobj(source, file, 1 << 20)
+
+    def starts(self, path: str) -> Array:
+        """Of the records."""
+        return record_starts(path)
 
 
 def _features(name: str, array: Array) -> Array | list[list[bytes]]:

@@ -58,6 +58,11 @@ class Sink(abc.ABC):
         """How many rows a file has; `None` where only reading all of it would tell."""
         return None
 
+    def starts(self, path: str) -> Array | None:
+        """Where each row of a file begins, and the last one ends; `None` where rows are no pieces
+        of a file that could be put in another order as they are."""
+        return None
+
     def _named(self, columns: Mapping[str, Array], keys: Array | None) -> dict[str, Array]:
         named: dict[str, Array] = {}
         if keys is not None:

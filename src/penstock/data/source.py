@@ -36,7 +36,7 @@ class Source(abc.ABC):
     decodes = False  # reading it keeps a core busy: worth processes of its own
     together = 1  # rows that one read brings along: worth to be read by the same process
     description: dict[str, Any] | None = None
-    listed: Listing | None = None  # files that are not opened before they are read: many
+    listed: Listing | None = None  # its files, as they were found
 
     @property
     @abc.abstractmethod
@@ -78,6 +78,11 @@ class Source(abc.ABC):
 
     def costs(self) -> Array | None:
         """What rows cost relative to each other (sizes of files); `None`: all the same."""
+        return None
+
+    def sizes(self, start: int, stop: int) -> Array | None:
+        """Bytes that these rows are read from; `None`: they are about as many for all rows, or only
+        reading tells."""
         return None
 
     def chunks(
@@ -160,6 +165,20 @@ def bounds(start: int, stop: int, rows: int | None = None) -> tuple[int, int]:
     if start < 0 or stop < start:
         raise InputError(f"rows are read from 0 on, upwards; got {start} to {stop}")
     return (start, stop) if rows is None else (min(start, rows), min(stop, rows))
+
+
+def runs_of(sizes: Array, most: int, step: int = 1) -> Iterator[tuple[int, int]]:
+    """Rows of these sizes, cut into runs of at most so many bytes: whole multiples of `step` rows,
+    once at least. None is one empty run."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    at = 0
+    while at < len(sizes) or not at:
+        fit = int(np.searchsorted(ends, ends[at] + most, "right")) - 1 - at
+        stop = min(at + max(fit // step, 1) * step, len(sizes))
+        yield at, stop
+        if stop == len(sizes):
+            return
+        at = stop
 
 
 def chunk_of(

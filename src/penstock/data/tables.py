@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from penstock.data.arrow import spec_of_field, to_array
+from penstock.data.arrow import spec_of_field, text_sizes, to_array
 from penstock.data.chunk import Array, Fault
 from penstock.data.extras import need
 from penstock.data.features import Features, chosen
 from penstock.data.files import is_local, open_binary
 from penstock.data.joined import Block
 from penstock.errors import InputError
-from penstock.spec import Signature
+from penstock.spec import STRING, Signature
 
 
 class LastGroup:
@@ -66,15 +67,7 @@ class TableFile:
         arrow = need("pyarrow", "Parquet and Arrow")
         wanted = tuple(names)
         schema = arrow.schema([self._groups.schema.field(name) for name in wanted])
-        parts = []
-        group = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
-        while start < stop:
-            first, last = int(self._starts[group]), int(self._starts[group + 1])
-            high = min(stop, last)
-            if high > start:
-                table = self._group(group, wanted)
-                parts.append(table.slice(start - first, high - start).cast(schema))
-            start, group = max(high, start), group + 1
+        parts = [table.cast(schema) for table in self._slices(start, stop, wanted)]
         whole = arrow.concat_tables(parts or [schema.empty_table()])
         specs = {spec.name: spec for spec in self.signature}
         arrays: dict[str, Array] = {}
@@ -89,7 +82,27 @@ class TableFile:
             faults = {**found, **faults}
         return arrays, faults
 
+    def sizes(self, start: int, stop: int, names: Sequence[str]) -> Array | None:
+        """Of Arrow, where texts tell their lengths without being read."""
+        if not self._groups.mapped:
+            return None
+        wanted = [spec for spec in self.signature if spec.name in names and spec.dtype != STRING]
+        parts = [text_sizes(table) for table in self._slices(start, stop, tuple(names))]
+        sizes: Array = np.concatenate([np.empty(0, np.int64), *parts])
+        return sizes + sum(spec.row_bytes for spec in wanted)
+
+    def _slices(self, start: int, stop: int, names: tuple[str, ...]) -> Iterator[Any]:
+        """Of each group the rows that are wanted."""
+        group = max(int(np.searchsorted(self._starts, start, "right")) - 1, 0)
+        while start < stop:
+            first, last = int(self._starts[group]), int(self._starts[group + 1])
+            high = min(stop, last)
+            if high > start:
+                yield self._group(group, names).slice(start - first, high - start)
+            start, group = max(high, start), group + 1
+
     def _group(self, group: int, names: tuple[str, ...]) -> Any:
+        self._groups.check()
         wanted = (self._path, group, names)
         found, table = self._last.found
         if found != wanted:
@@ -116,6 +129,7 @@ class ParquetGroups:
     """A Parquet file's row groups."""
 
     expected = "a Parquet file"
+    mapped = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -131,10 +145,14 @@ class ParquetGroups:
         with self._opened() as file:
             return file.read_row_group(group, columns=list(names))
 
+    def check(self) -> None:
+        """Nothing of it is mapped: to read what is gone is an error in any case."""
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        parquet = need("pyarrow.parquet", "Parquet")
-        with _place(self._path) as place:
+        arrow, parquet = need("pyarrow", "Parquet"), need("pyarrow.parquet", "Parquet")
+        place = arrow.OSFile(self._path) if is_local(self._path) else open_binary(self._path)
+        with place:
             yield parquet.ParquetFile(place, metadata=self._metadata, pre_buffer=False)
 
 
@@ -142,22 +160,29 @@ class ArrowGroups:
     """An Arrow IPC file's record batches; of a local file mapped, not read."""
 
     expected = "an Arrow IPC file"
+    mapped = True
 
     def __init__(self, path: str) -> None:
         self._path = path
-        with _place(path) as place:
+        with self._opened() as place:
             file = need("pyarrow.ipc", "Arrow").open_file(place)
             self.schema = file.schema
             self.sizes = [file.get_batch(at).num_rows for at in range(file.num_record_batches)]
+            self._size = place.size() if is_local(path) else 0
 
     def read(self, group: int, names: Sequence[str]) -> Any:
         """One batch's columns."""
         arrow = need("pyarrow", "Arrow")
-        with _place(self._path) as place:
+        with self._opened() as place:
             batch = need("pyarrow.ipc", "Arrow").open_file(place).get_batch(group)
             return arrow.Table.from_batches([batch]).select(list(names))
 
+    def check(self) -> None:
+        """Raise `InputError` where what is mapped has no file behind it any more: to read it would
+        end the process."""
+        if self._size and os.path.getsize(self._path) < self._size:
+            raise InputError(f"{self._path} is shorter than it was; was it changed?")
 
-def _place(path: str) -> Any:
-    """The file for pyarrow, mapped if it is local; to be closed."""
-    return need("pyarrow", "Arrow").memory_map(path) if is_local(path) else open_binary(path)
+    def _opened(self) -> Any:
+        arrow = need("pyarrow", "Arrow")
+        return arrow.memory_map(self._path) if is_local(self._path) else open_binary(self._path)

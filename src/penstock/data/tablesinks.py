@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from penstock.data.arrow import from_array
+from penstock.data.arrow import from_array, text_sizes
 from penstock.data.chunk import Array
 from penstock.data.extras import need
 from penstock.data.files import is_local, open_binary
@@ -184,7 +184,7 @@ def _regrouped(tables: Iterator[Any], size: int) -> Iterator[Any]:
     held: list[Any] = []
     count = text = 0
     for table in tables:
-        ends = np.cumsum(_text_sizes(table))
+        ends = np.cumsum(text_sizes(table))
         at = before = 0
         while at < len(table):
             full = int(np.searchsorted(ends, before + GROUP_BYTES - text)) + 1
@@ -197,19 +197,6 @@ def _regrouped(tables: Iterator[Any], size: int) -> Iterator[Any]:
                 held, count, text = [], 0, 0
     if count:
         yield arrow.concat_tables(held)
-
-
-def _text_sizes(table: Any) -> Array:
-    """Bytes of each row's texts."""
-    sizes = np.zeros(len(table), np.int64)
-    for column in table.columns:
-        whole = column.combine_chunks()
-        while _is_fixed_list(whole.type):
-            whole = whole.flatten()
-        if _is_text(whole.type) and len(table):
-            lengths = need("pyarrow.compute", "Arrow").binary_length(whole).to_numpy()
-            sizes += lengths.reshape(len(table), -1).sum(1)
-    return sizes
 
 
 def _mapped(file: IO[bytes]) -> Any:

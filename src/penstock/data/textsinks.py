@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.data.chunk import Array
 from penstock.data.files import open_binary
+from penstock.data.lineindex import csv_record, line_starts
 from penstock.data.sinks import Sink
 from penstock.errors import ConfigError, InputError
 
@@ -36,6 +37,10 @@ class JsonSink(Sink):
         for part in parts:
             with open_binary(part) as source:
                 shutil.copyfileobj(source, file, 1 << 20)
+
+    def starts(self, path: str) -> Array:
+        """Of the lines."""
+        return line_starts(path)
 
 
 class CsvSink(Sink):
@@ -73,6 +78,10 @@ class CsvSink(Sink):
                     raise InputError(f"{part}: expected the header {header!r}, got {found!r}")
                 header = found
                 shutil.copyfileobj(source, file, 1 << 20)
+
+    def starts(self, path: str) -> Array:
+        """Of the records after the header."""
+        return line_starts(path, csv_record(self._delimiter))[1:]
 
     def _header(self, source: IO[bytes], part: str) -> bytes:
         """The first line, to the first break that lies outside quotes."""

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.config import DEFAULT_BATCH
 from penstock.errors import ConfigError, InputError, ModelError, ModelLoadError
 from penstock.model.digest import code_digest, text_digest
-from penstock.spec import MAX_TENSORS, ModelSpec, Signature, TensorSpec
+from penstock.spec import MAX_TENSORS, ModelSpec, Signature, TensorSpec, refuse_mask
 from penstock.transport.tensors import Array, dtype_name, encode_strings
 
 
@@ -123,6 +123,7 @@ def check_outputs(outputs: Any, rows: int) -> tuple[Signature, list[Array]]:
             got = "a scalar" if array.ndim == 0 else f"{len(array)}"
             raise ModelError(f"{label}: expected {rows} rows, as many as came in, got {got}")
         try:
+            refuse_mask(value, label)
             dtype = dtype_name(array.dtype, label)
             if dtype == "string":
                 array = encode_strings(array, label)

@@ -22,7 +22,7 @@ take part.
 - `manifest`: what is done, and for what; `fingerprints`: whether it is still the same;
   `origins`: also while it runs; `locks`: who may write what
 - `parts`, `memory`: where results are put; `joining`: parts to one output, meanwhile; `merge`: the
-  shards' parts as one output
+  shards' parts as one output, put in order by `ordering`
 - `failures`: rows that failed, and the side file
 - `stages`, `monitor`: where the time goes, what limits; `outcome`, `report`, `page`: what is told
 """

@@ -123,14 +123,22 @@ def size_of(path: str) -> int:
         return -1
 
 
+def sizes(place: Place, failed: int) -> dict[str, int]:
+    """Bytes of the output and of what belongs to it; -1 for what is not there."""
+    beside = [] if place.sink.keeps_keys else [place.keys]
+    side = [place.errors] if failed else []
+    return {path: size_of(path) for path in (place.out, *beside, *side)}
+
+
 def check_output(place: Place, done: dict[str, Any]) -> None:
-    """Raise `ConfigError` unless the output is there as it was written."""
-    size = size_of(place.out)
-    if size != done.get("size"):
-        what = "is gone" if size < 0 else "is not as it was written"
-        raise ConfigError(
-            f"the job is done, but {place.out} {what}: begin anew with --restart (restart=True)"
-        )
+    """Raise `ConfigError` unless the output, and what belongs to it, is as it was written."""
+    found = sizes(place, done["failed"])
+    for (path, size), written in zip(found.items(), done["sizes"], strict=True):
+        if size != written:
+            what = "is gone" if size < 0 else "is not as it was written"
+            raise ConfigError(
+                f"the job is done, but {path} {what}: begin anew with --restart (restart=True)"
+            )
 
 
 def check_free(place: Place) -> None:

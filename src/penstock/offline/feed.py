@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +87,10 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
     outputs = [tensor.name for tensor in spec.outputs or ()]
     for name in settings.outputs if outputs else ():
         if name not in outputs:
-            raise InputError(f"there is no output {name!r}; {_there(outputs)}")
+            raise InputError(f"there is no output {name!r}; {there(outputs)}")
     for name in (*settings.inputs, *settings.keep):
         if name not in columns:
-            raise InputError(f"there is no column {name!r}; {_there(columns)}")
+            raise InputError(f"there is no column {name!r}; {there(columns)}")
     wanted = {tensor.name: tensor for tensor in spec.inputs or ()}
     free = [name for name in columns if name != key and name not in settings.keep]
     if settings.inputs:
@@ -101,7 +101,7 @@ def feed_of(source: Source, spec: ModelSpec, settings: JobSettings, key: str | N
         chosen = [""]  # labels and weights, which come beside a bare array, are for training
     elif len(wanted) > 1 or not free or (wanted and len(free) > 1):
         raise InputError(
-            f"the model takes {_named(wanted) or 'rows'}; the source has {_named(columns)}: "
+            f"the model takes {named(wanted) or 'rows'}; the source has {named(columns)}: "
             "choose with --inputs (inputs=)"
         )
     else:
@@ -203,9 +203,11 @@ def _as(array: Array, dtype: str) -> Array:
         return array.astype(numpy_dtype(dtype))
 
 
-def _named(columns: Any) -> str:
+def named(columns: Iterable[str]) -> str:
+    """Names for people."""
     return ", ".join(repr(name) if name else "a bare array" for name in columns)
 
 
-def _there(columns: Any) -> str:
-    return "the only one has no name" if list(columns) == [""] else f"there are {_named(columns)}"
+def there(columns: Iterable[str]) -> str:
+    """Which ones there are, after one that is not."""
+    return "the only one has no name" if list(columns) == [""] else f"there are {named(columns)}"

@@ -20,6 +20,7 @@ from penstock.offline.ending import (
     check_output,
     empty_columns,
     size_of,
+    sizes,
     write_errors,
     write_output,
 )
@@ -112,8 +113,7 @@ class FiledRun:
         if manifest.header:
             shape = Cut(**manifest.header["cut"])
             selection = select(source, settings, shape.batch)
-            if gone := store.missing(manifest.parts):
-                raise ConfigError(f"{gone[0]} is gone: begin anew with --restart (restart=True)")
+            store.check(manifest.parts)
             if batch < shape.batch:
                 raise ConfigError(
                     f"the job was begun with batches of {shape.batch}; the engine takes {batch}"
@@ -204,7 +204,7 @@ class FiledRun:
         data, keys = store.paths(job.parts, DATA), store.paths(job.parts, KEYS)
         write_output(place, data, keys, empty, job.written, joining.finish())
         errors = write_errors(place, store.paths(job.parts, ERRORS))
-        self._manifest.finish({**done, "size": size_of(place.out)})
+        self._manifest.finish({**done, "sizes": list(sizes(place, job.failed).values())})
         store.remove()
         return errors
 
@@ -220,11 +220,13 @@ class FiledRun:
 
     def _done_before(self, source: Source) -> JobReport:
         done, place = self._manifest.done, self._place
-        if not place.shard:
+        side = [place.errors] if done["failed"] and not place.shard else []
+        if place.shard:
+            place.store().check(self._manifest.parts)
+        else:
             check_output(place, done)
             place.store().remove()  # what a crash may have left of it
         rows = done["written"] + done["failed"]
-        beside = [place.errors] if done["failed"] and size_of(place.errors) > 0 else []
         return JobReport(
             self._name,
             text_of(self._what),
@@ -237,8 +239,8 @@ class FiledRun:
             time.monotonic() - self._began,
             0.0,
             kinds=done["kinds"],
-            errors=place.errors if done["failed"] and not place.shard else "",
-            first=first_of(beside if not place.shard else ()),
+            errors="".join(side),
+            first=first_of(side),
             notes=("everything was done before",),
         )
 

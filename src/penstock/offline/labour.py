@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.data.arrays import bring
+from penstock.data.arrays import brought
 from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
@@ -143,11 +143,11 @@ class Labour:
         while (order := self._parts.get()) is not None and not self._stopping.is_set():
             part, care = order
             blocks = list(self._cut.blocks(part, len(self._selection)))
-            for start, stop in blocks or [(0, 0)]:
+            for start, stop in self._runs(blocks or [(0, 0)]):
                 with self._stages.timed(stage):
                     chunk, rows = self._rows(part, start, stop, care)
-                    for column in chunk.columns.values():
-                        bring(column)
+                    columns = {name: brought(column) for name, column in chunk.columns.items()}
+                    chunk = replace(chunk, columns=columns, keys=brought(chunk.keys))
                 short = len(chunk) < stop - start
                 if short and not self._selection.endless:
                     raise InputError(
@@ -159,6 +159,11 @@ class Labour:
                 if last:
                     break
         self._put(self._blocks, None)
+
+    def _runs(self, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Blocks, in several where their rows turn out to be large."""
+        for start, stop in blocks:
+            yield from self._selection.runs(self._source, start, stop, self._cut.batch)
 
     def _rows(self, part: int, start: int, stop: int, care: Care | None) -> tuple[Chunk, Array]:
         """The rows at these positions; with care, one after the other."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,20 @@ def check_same(known: dict[str, Any], found: dict[str, Any], path: Path) -> None
     """Raise `ConfigError` when a job is not about what its manifest is about."""
     changed = [name for name in found if known.get(name) != found[name]]
     if changed:
-        raise another(changed, path)
+        before, now = known.get("options", {}), found.get("options", {})
+        words = {"code": "what is in the file of map"}
+        options = [words.get(name, name) for name in now if before.get(name) != now[name]]
+        raise another(changed, path, options)
 
 
-def another(changed: list[str], path: Path) -> ConfigError:
+def another(changed: list[str], path: Path, options: Sequence[str] = ()) -> ConfigError:
     """A job is not about what its manifest is about."""
+    words = {
+        "model": "another model, or other options of it",
+        "options": f"other options ({', '.join(options)})",
+    }
     return ConfigError(
-        f"{path} is of a job with another {' and '.join(changed)}: put things back as they were "
-        "to go on, or begin anew with --restart (restart=True)"
+        f"{path} is of a job with "
+        f"{' and '.join(words.get(name, f'another {name}') for name in changed)}: put things back "
+        "as they were to go on, or begin anew with --restart (restart=True)"
     )

@@ -1,25 +1,22 @@
 """`penstock merge`: the parts of all shards as the output that one run would have written.
 
 Parts of contiguous shards are whole runs of rows, in the output's format, and are joined as they
-are. Others have rows from everywhere: they are put in order, a range of rows at a time, of at most
-so many bytes. The output gets its name last: what is there is whole.
+are. Others have rows from everywhere: they are put in order first (`ordering`). The output gets its
+name last: what is there is whole.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.data import open_source
 from penstock.data.arraysink import NpySink
-from penstock.data.atomic import publish, staged
+from penstock.data.atomic import named_errors, publish, staged
 from penstock.data.chunk import Array
 from penstock.errors import ConfigError, PenstockError
 from penstock.offline.ending import remove, size_of, write_output
@@ -27,12 +24,10 @@ from penstock.offline.forms import check_forms
 from penstock.offline.locks import sole_writer
 from penstock.offline.manifest import Manifest, open_manifest
 from penstock.offline.options import SINK_OPTIONS
-from penstock.offline.parts import DATA, ERRORS, KEYS, ROWS, PartStore, forms_in
+from penstock.offline.ordering import in_order
+from penstock.offline.parts import DATA, ERRORS, KEYS, PartStore, forms_in
 from penstock.offline.place import Place, place_of
 from penstock.offline.settings import JobSettings
-
-_RANGE_ROWS = 65_536  # that are put in order at a time, at most
-_RANGE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -87,10 +82,7 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
     for some in forms:
         check_forms(forms[0], some, "between shards")
     for store, facts in zip(stores, parts, strict=True):
-        if gone := store.missing(facts):
-            raise ConfigError(
-                f"{gone[0]} is gone: run its shard again with --restart (restart=True)"
-            )
+        store.check(facts, "run its shard again with --restart (restart=True)")
     done = [manifest.done for _, manifest in found]
     written, failed = (sum(facts[name] for facts in done) for name in ("written", "failed"))
     if headers[0]["rows"] != written + failed:
@@ -106,7 +98,7 @@ def _merged(place: Place, found: list[tuple[Place, Manifest]]) -> Merged:
         keys = [path for _, store, facts in order for path in store.paths(facts, KEYS)]
         write_output(place, data, keys, empty, written)
     else:
-        _write_in_order(place, stores, parts, headers[0]["rows"], written, empty)
+        _write_in_order(place, stores, parts, written, empty)
     return Merged(place.out, len(found), written + failed, written, failed, errors)
 
 
@@ -146,40 +138,10 @@ def _index(entry: tuple[Place, Manifest]) -> int:
     return int(entry[0].shard.partition("-")[0])
 
 
-class _Taken:
-    """A shard's rows, in order, as far as a range of rows wants them."""
-
-    def __init__(self, store: PartStore, parts: dict[int, Any]) -> None:
-        self._paths = iter(
-            list(zip(store.paths(parts, DATA), store.paths(parts, ROWS), strict=True))
-        )
-        self._rows: Array = np.empty(0, np.int64)
-        self._path, self._at = "", 0
-
-    def until(self, stop: int) -> Iterator[tuple[Array, Array, dict[str, Array]]]:
-        """Numbers, keys and columns of the rows before `stop` that were not taken yet."""
-        while True:
-            if self._at >= len(self._rows):
-                following = next(self._paths, None)
-                if following is None:
-                    return
-                self._path, self._at = following[0], 0
-                self._rows = np.load(following[1])
-            end = int(np.searchsorted(self._rows, stop))
-            if end > self._at:
-                chunk = open_source(self._path, key="key").read(self._at, end)
-                columns = {name: array for name, array in chunk.columns.items() if name != "key"}
-                yield self._rows[self._at : end], chunk.keys, columns
-                self._at = end
-            if self._at < len(self._rows):
-                return
-
-
 def _write_in_order(
     place: Place,
     stores: list[PartStore],
     parts: list[dict[int, Any]],
-    rows: int,
     written: int,
     empty: dict[str, Array],
 ) -> None:
@@ -187,41 +149,20 @@ def _write_in_order(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     sink = place.sink
-    shards = [_Taken(store, facts) for store, facts in zip(stores, parts, strict=True)]
     data: list[str] = []
     keys: list[str] = []
-    step = _rows_at_once(stores, parts)
     try:
-        for stop in range(step, rows + step, step):
-            some = [piece for shard in shards for piece in shard.until(stop)]
-            if not some:
-                continue
-            order = np.argsort(np.concatenate([piece[0] for piece in some]), kind="stable")
-            names = list(some[0][2])
-            columns = {
-                name: np.concatenate([piece[2][name] for piece in some])[order] for name in names
-            }
-            found = np.concatenate([piece[1] for piece in some])[order]
+        for rows in in_order(stores, parts):
             data.append(str(folder / f"{len(data):07d}{sink.suffix}"))
-            with open(data[-1], "wb") as file:
-                sink.write(file, columns, found if sink.keeps_keys else None)
+            with named_errors(data[-1]), open(data[-1], "wb") as file:
+                rows.write(sink, file)
             if not sink.keeps_keys:
                 keys.append(str(folder / f"{len(keys):07d}.keys.npy"))
-                with open(keys[-1], "wb") as file:
-                    NpySink().write(file, {"": found})
+                with named_errors(keys[-1]), open(keys[-1], "wb") as file:
+                    NpySink().write(file, {"": rows.keys})
         write_output(place, data, keys, empty, written)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _rows_at_once(stores: list[PartStore], parts: list[dict[int, Any]]) -> int:
-    """As many as are held in memory; parts that are put in order are not compressed."""
-    paths = [
-        path for store, facts in zip(stores, parts, strict=True) for path in store.paths(facts)
-    ]
-    rows: int = sum(found["written"] for facts in parts for found in facts.values())
-    size = sum(os.path.getsize(path) for path in paths)
-    return min(max(_RANGE_BYTES * rows // max(size, 1), 1), _RANGE_ROWS)
 
 
 def _write_errors(place: Place, stores: list[PartStore], parts: list[dict[int, Any]]) -> str:

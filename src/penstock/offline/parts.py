@@ -22,10 +22,12 @@ from penstock.data.arraysink import NpySink
 from penstock.data.atomic import publish, staged
 from penstock.data.chunk import Array, Failure
 from penstock.data.sinks import Sink
+from penstock.errors import ConfigError
 from penstock.offline.failures import by_kind, lines
 
 DATA, KEYS, ROWS, ERRORS = "", ".keys", ".rows", ".errors"
 Facts = dict[str, int | list[str] | dict[str, int]]
+_ANEW = "begin anew with --restart (restart=True)"
 
 
 @dataclass
@@ -98,10 +100,12 @@ class PartStore:
             if _kind(file) == what
         ]
 
-    def missing(self, parts: dict[int, Facts]) -> list[str]:
-        """Files that should be there and are not."""
-        wanted = (self.path(part, what) for part in parts for what in files_of(parts[part]))
-        return [path for path in wanted if not Path(path).exists()]
+    def check(self, parts: dict[int, Facts], mended: str = _ANEW) -> None:
+        """Raise `ConfigError` when a file that should be there is not; `mended` says by what."""
+        for part, facts in parts.items():
+            for what in files_of(facts):
+                if not Path(path := self.path(part, what)).exists():
+                    raise ConfigError(f"{path} is gone: {mended}")
 
     def make(self) -> None:
         """The folder, if there is none."""

@@ -26,7 +26,8 @@ from penstock.offline.parts import PartStore, errors_path, keys_path
 from penstock.offline.settings import JobSettings
 
 _MANIFEST = ".manifest.jsonl"
-_LOSSLESS = "part.arrow"  # what parts are that must be taken apart again to be merged
+_TABLES = (".parquet", ".arrow")
+_APART = "part.arrow"  # what their parts are that must be taken apart again to be merged
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,19 @@ class Place:
 
     def store(self) -> PartStore:
         """The parts."""
-        sink = self.sink if self.whole else open_sink(_LOSSLESS)
-        return PartStore(self._beside(".parts"), sink, bool(self.shard))
+        path, options = self._part
+        return PartStore(self._beside(".parts"), open_sink(path, **options), bool(self.shard))
 
     def loader_sink(self) -> dict[str, Any]:
         """The store's sink, as a loader opens it."""
-        sink = (self.out, self.options) if self.whole else (_LOSSLESS, {})
-        return {"sink": sink[0], "options": sink[1], "numbered": bool(self.shard)}
+        path, options = self._part
+        return {"sink": path, "options": options, "numbered": bool(self.shard)}
+
+    @property
+    def _part(self) -> tuple[str, dict[str, Any]]:
+        """What parts are like: the output, or what its rows can be taken from a few at a time."""
+        table = self.sink.suffix in _TABLES and not self.whole
+        return (_APART, {}) if table else (self.out, self.options)
 
     def shards(self) -> list[Place]:
         """The places of all shards of this output that there are."""

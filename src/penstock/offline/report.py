@@ -22,6 +22,7 @@ _ADVICE = {
     s.MAPPING: "the work of map in the model instead, as its postprocess",
     s.SENDING: "smaller rows: copying them takes longer than the model does",
 }
+_ORDER = (s.READING, s.DECODING, s.DEVICE, s.QUEUE, s.WRITING, s.SENDING, s.MAPPING)
 _TELLING = 0.5  # seconds; what a shorter job spent its time with tells nothing of a longer one
 
 
@@ -122,22 +123,15 @@ def count_of(rows: int) -> str:
 
 def shares_of(spent: dict[str, float], device: float) -> dict[str, float]:
     """What the senders' time went by with, as shares that add up to one."""
-    reading = s.DECODING if spent.get(s.DECODING, 0.0) > spent.get(s.READING, 0.0) else s.READING
-    middle = (s.STARVED, s.ANSWERS, s.FULL, s.SENDING, s.MAPPING)
-    whole = sum(spent.get(name, 0.0) for name in middle)
+    found = s.waits(spent)
+    whole = sum(found.values())
     if not whole:
         return {}
-    answers = spent.get(s.ANSWERS, 0.0) / whole
-    on_device = min(answers, device) if device < 0.85 else answers
-    found = {
-        reading: spent.get(s.STARVED, 0.0) / whole,
-        s.DEVICE: on_device,
-        s.QUEUE: answers - on_device,
-        s.WRITING: spent.get(s.FULL, 0.0) / whole,
-        s.SENDING: spent.get(s.SENDING, 0.0) / whole,
-        s.MAPPING: spent.get(s.MAPPING, 0.0) / whole,
-    }
-    return {name: round(share, 4) for name, share in found.items()}
+    shares = {name: seconds / whole for name, seconds in found.items()}
+    answers = shares.pop(s.ANSWERS)
+    shares[s.DEVICE] = min(answers, device) if device < 0.85 else answers
+    shares[s.QUEUE] = answers - shares[s.DEVICE]
+    return {name: round(shares[name], 4) for name in _ORDER if name in shares}
 
 
 def _named(limit: str) -> str:

@@ -5,6 +5,7 @@ A position counts within the job, a row within the source.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from penstock.data.chunk import Array, Chunk, Failure, Fault
 from penstock.data.features import blank
 from penstock.data.shards import shards
-from penstock.data.source import Source, chunk_of
+from penstock.data.source import Source, chunk_of, runs_of
 from penstock.errors import ConfigError
 from penstock.offline.parts import Content
 from penstock.offline.settings import JobSettings
@@ -22,6 +23,7 @@ _ENDLESS = 1 << 62
 _SPREAD = 16  # up to so far apart, the rows between are read, too, where that costs little
 _BETWEEN_BYTES = 512 << 10  # between two rows that are decoded anyway: to read anew takes as long
 _SPAN_BYTES = 64 << 20  # of rows that are wanted and rows between them, at a time
+_RUN_BYTES = 16 << 20  # of rows that are wanted
 
 
 class Selection:
@@ -42,6 +44,18 @@ class Selection:
     def contiguous(self) -> bool:
         """Whether they are one run."""
         return isinstance(self.rows, range) and self.rows.step == 1
+
+    def runs(self, source: Source, start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
+        """These positions, whole multiples of `step` at a time: as many as are read together, of
+        rows that may be much larger than the first ones told."""
+        wanted = self.rows[start:stop]
+        first = int(wanted[0]) if len(wanted) else 0
+        sizes = source.sizes(first, int(wanted[-1]) + 1) if len(wanted) else None
+        if sizes is None:
+            yield start, stop
+            return
+        for low, high in runs_of(sizes[np.asarray(wanted) - first], _RUN_BYTES, step):
+            yield start + low, start + high
 
     def read(self, source: Source, start: int, stop: int) -> tuple[Chunk, Array]:
         """The rows at these positions, fewer at the end; and their numbers."""
@@ -117,6 +131,12 @@ def _read_together(source: Source, rows: Array) -> list[Array]:
         spread = max(min(_BETWEEN_BYTES // size, source.together), 1)
         span = max(_SPAN_BYTES // size, 1)
     apart = (np.diff(rows) > spread) | (np.diff(rows // span) > 0)
+    first = int(rows[0])
+    sizes = source.sizes(first, int(rows[-1]) + 1)
+    if sizes is not None:
+        ends = np.cumsum(sizes)[rows - first]
+        between = np.diff(ends) - sizes[rows[1:] - first]
+        apart |= (between > _BETWEEN_BYTES) | (np.diff(ends // _SPAN_BYTES) > 0)
     return np.split(rows, np.flatnonzero(apart) + 1)
 
 

@@ -15,6 +15,7 @@ from penstock.spec import STRING, Signature
 
 _TEXT_BYTES = 8 << 10  # what a text or an encoded image is taken to be, at least
 _LOOK_ROWS = 16
+_KNOWN_ROWS = 65_536  # whose sizes are asked for at a time
 _REQUEST_BYTES = 64 << 20  # of texts: less than a client cuts rows of known sizes by
 
 
@@ -42,23 +43,37 @@ def _has_texts(source: Source) -> bool:
 
 
 def _texts(source: Source, batch: int) -> int:
-    """What texts take beyond what is declared. Of files all sizes are known."""
+    """What texts take beyond what is declared. Of files all sizes are known, and of most rows."""
     if not _has_texts(source):
         return 0
     sizes = source.costs()
-    if sizes is None:
-        sizes = _looked_at(source)
-    return max(_largest_mean(sizes, batch) - _TEXT_BYTES, 0)
+    mean = _known(source, batch) if sizes is None else _largest_mean(sizes, batch)
+    if mean is None:
+        mean = _looked_at(source)
+    return max(mean - _TEXT_BYTES, 0)
 
 
-def _looked_at(source: Source) -> Array:
+def _known(source: Source, batch: int) -> int | None:
+    """The mean of the batch with most bytes, where the source knows how large its rows are."""
+    largest = 0
+    step = max(_KNOWN_ROWS // batch, 1) * batch
+    for start in range(0, source.rows or 0, step):
+        sizes = source.sizes(start, start + step)
+        if sizes is None:
+            return None
+        sums = np.add.reduceat(sizes, np.arange(0, len(sizes), batch))
+        largest = max(largest, int(sums.max()) // batch)
+    return largest if source.rows is not None else None
+
+
+def _looked_at(source: Source) -> int:
     """Bytes of the largest texts among the first rows, which are read first anyway."""
     if not source.seekable or not source.rows:
-        return np.empty(0, np.int64)
+        return 0
     chunk = source.read(0, min(_LOOK_ROWS, source.rows))
     texts = [column for column in chunk.columns.values() if column.dtype == object]
     found = [sum(_length(column[at]) for column in texts) for at in range(len(chunk))]
-    return np.array([max(found, default=0)], np.int64)
+    return max(found, default=0)
 
 
 def _length(value: object) -> int:

@@ -64,10 +64,17 @@ def limiting(spent: dict[str, float], device: float) -> str:
     """The stage that limits: reading, decoding, queue, device or writing; "" when nothing ran."""
     if device >= _BUSY:
         return DEVICE
-    waits = {name: spent.get(name, 0.0) for name in (STARVED, ANSWERS, FULL, MAPPING, SENDING)}
-    worst = max(waits, key=lambda name: waits[name])
-    if not waits[worst]:
+    found = waits(spent)
+    worst = max(found, key=lambda name: found[name])
+    if not found[worst]:
         return ""
-    if worst == STARVED:
-        return DECODING if spent.get(DECODING, 0.0) > spent.get(READING, 0.0) else READING
-    return {ANSWERS: QUEUE, FULL: WRITING}.get(worst, worst)
+    return QUEUE if worst == ANSWERS else worst
+
+
+def waits(spent: dict[str, float]) -> dict[str, float]:
+    """What the senders' time went by with, by who made them wait. Where they have no rows, that is
+    the readers; or the writers, as no more parts are begun than may be lost in a crash."""
+    found = {name: spent.get(name, 0.0) for name in (ANSWERS, MAPPING, SENDING)}
+    found[WRITING] = spent.get(FULL, 0.0)
+    slowest = max((READING, DECODING, WRITING), key=lambda name: spent.get(name, 0.0))
+    return {**found, slowest: found.get(slowest, 0.0) + spent.get(STARVED, 0.0)}

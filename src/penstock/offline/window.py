@@ -22,7 +22,7 @@ from penstock.data.chunk import Array, Failure
 from penstock.errors import InputError, NoWorkers, Overloaded, PenstockError, RowsFailed
 from penstock.model.source import resolve
 from penstock.offline.failures import failure_of, is_of_rows
-from penstock.offline.feed import Feed
+from penstock.offline.feed import Feed, there
 from penstock.offline.forms import concatenated
 from penstock.offline.parts import Content
 from penstock.offline.stages import ANSWERS, MAPPING, SENDING, Stages
@@ -178,7 +178,7 @@ class Window:
         columns = results if isinstance(results, dict) else {"": results}
         for name in self._outputs:
             if name not in columns:
-                raise InputError(f"there is no output {name!r}; there are {sorted(columns)}")
+                raise InputError(f"there is no output {name!r}; {there(columns)}")
         columns = {name: columns[name] for name in self._outputs or columns}
         size = len(good)
         wanted = slice(None) if good.all() else good  # a view, where nothing is left out
