@@ -242,10 +242,29 @@ def test_a_model_without_weights_yet_is_built_from_the_data() -> None:
 
     import penstock
 
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            self.first, self.last = keras.layers.Dense(4), keras.layers.Dense(3)
+
+        def call(self, rows: Any) -> Any:
+            return self.last(self.first(rows))
+
+    def partly() -> Any:
+        model = Own()
+        with pytest.warns(UserWarning, match="unbuilt state"):
+            model.build((None, WIDTH))
+        assert model.built
+        return model
+
     two_cpus()
     x, y = rows()
-    for strategies in (("mirrored", "one"), ("one", "mirrored")):
-        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+    for strategies, make in (
+        (("mirrored", "one"), lambda: keras.Sequential([*map(keras.layers.Dense, (4, 3))])),
+        (("one", "mirrored"), lambda: keras.Sequential([*map(keras.layers.Dense, (4, 3))])),
+        (("mirrored", "one"), partly),
+    ):
+        model = make()
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         for times, strategy in enumerate(strategies, 1):
             got = penstock.train.fit(model, x, y, batch_size=8, strategy=strategy, verbose=0)

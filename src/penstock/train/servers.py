@@ -50,7 +50,7 @@ def run(
     model: Any, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any, options: Options
 ) -> History:
     """`fit` in a cluster with parameter servers."""
-    from penstock.train.carry import built, give_back, pack, unpack
+    from penstock.train.carry import built, give_back, is_whole, pack, unpack
     from penstock.train.coordinating import Coordinated
     from penstock.train.precision import training_in
     from penstock.train.running import own_errors
@@ -86,7 +86,7 @@ def run(
             history = run.trained(data, validation_data, callbacks)
         # What the caller gets lives here, and outlives the servers.
         here = unpack(packed) if packed is not None else built(model)
-        if not here.built:
+        if not is_whole(here):
             run.build(here)
         give_back(there, here, lost=False)
         if own is not None:
