@@ -185,6 +185,8 @@ def test_data_of_which_there_is_not_enough() -> None:
         ("gone through once, and 2 epochs need it", (x, y), {"validation_data": batches()}),
         ("at least one row to train on", (none,), {}),
         ("at least one row to validate on", (x, y), {"validation_data": none}),
+        ("^expected at least one row, got none", (x[:0], y[:0]), {}),
+        ("^validation_data: expected at least", (x, y), {"validation_data": (x[:0], y[:0])}),
         ("y: expected targets for the loss", (x,), {}),
         ("y: expected targets for the loss", (x, y), {"validation_data": x}),
         (r"batches of \(x, y\) or .*; got 4 components", (lambda: batches(1, 1),), {}),
