@@ -415,6 +415,8 @@ def test_a_lost_peer_is_told_as_such() -> None:
 
     import tensorflow as tf
 
+    import penstock
+    from penstock.train import running
     from penstock.train.running import _peers
     from penstock.train.strategies import Place
 
@@ -430,3 +432,11 @@ def test_a_lost_peer_is_told_as_such() -> None:
         WorkerLost, match=r"worker 1 of 2 has lost another one .*training: Socket closed$"
     ):
         lost(replace(alone, worker=1, workers=2))
+
+    def build() -> Any:  # in the scope, where its variables go to all workers
+        raise tf.errors.UnavailableError(None, None, "Socket closed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "place", lambda *_: replace(alone, kind="one", workers=2))
+        with pytest.raises(WorkerLost, match="worker 0 of 2 has lost another one"):
+            penstock.train.fit(build, *rows())

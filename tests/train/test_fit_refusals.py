@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError, InputError, TrainingError
-from penstock.train.options import asked
+from penstock.train.options import Options, asked
 from tests.model.tensorflow_process import in_tensorflow
 from tests.train.learning import WIDTH, network, process_of_two_cpus, rows, two_cpus
 
@@ -91,6 +92,8 @@ def refused(model: Any, why: str, data: Any = None, **options: Any) -> None:
 def test_models_whose_pieces_cannot_be_weighed() -> None:
     import keras
 
+    from penstock.train.servers import _check as check_of_servers
+
     two_cpus()
     summed = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
     penalty = network("sgd", lambda: keras.layers.Dense(4, kernel_regularizer="l2"), loss=summed)
@@ -109,6 +112,10 @@ def test_models_whose_pieces_cannot_be_weighed() -> None:
     series = (np.zeros((16, 5, 3)), np.zeros((16, 1)))
     refused(recurrent, "'going': stateful=True .*a step of 2 pieces .*accumulate=1", data=series)
     refused(recurrent, "a step of 2 pieces", data=series, strategy="mirrored", accumulate=1)
+    alone = types.SimpleNamespace(num_replicas_in_sync=1)
+    with pytest.raises(ConfigError, match=r"'going': .*steps that 2 workers take at the same time"):
+        check_of_servers(recurrent(), Options(), alone, False, workers=2)
+    check_of_servers(recurrent(), Options(), alone, False, workers=1)
     inputs = keras.Input((WIDTH,))
     outputs = [keras.layers.Dense(3)(inputs), keras.layers.Dense(3)(inputs)]
     model = keras.Model(inputs, outputs)
@@ -178,6 +185,8 @@ def test_data_of_which_there_is_not_enough() -> None:
         ("gone through once, and 2 epochs need it", (x, y), {"validation_data": batches()}),
         ("at least one row to train on", (none,), {}),
         ("at least one row to validate on", (x, y), {"validation_data": none}),
+        ("^expected at least one row, got none", (x[:0], y[:0]), {}),
+        ("^validation_data: expected at least", (x, y), {"validation_data": (x[:0], y[:0])}),
         ("y: expected targets for the loss", (x,), {}),
         ("y: expected targets for the loss", (x, y), {"validation_data": x}),
         (r"batches of \(x, y\) or .*; got 4 components", (lambda: batches(1, 1),), {}),

@@ -15,7 +15,7 @@ from penstock.train.agreement import agreed, largest
 from penstock.train.alike import check_alike, check_order
 from penstock.train.apart import Parts, WorkersStep, may_run_out
 from penstock.train.callbacks import Listeners
-from penstock.train.carry import check_home, give_back
+from penstock.train.carry import check_home, give_back, is_whole
 from penstock.train.chance import Chance
 from penstock.train.choosing import compiled_at_first, micros_that_fit, tried
 from penstock.train.feed import feed_for
@@ -133,7 +133,7 @@ class Assembly:
 
     def give_back(self, model: Any, lost: bool) -> None:
         """What was learnt, to another of the same making, which may have no weights yet."""
-        if not model.built:
+        if not is_whole(model):
             self.build(model)
         give_back(self.model, model, lost)
 

@@ -139,6 +139,11 @@ def state_of(model: Any) -> list[Any]:
     return [each for each in model.variables if id(each) not in counted]
 
 
+def is_whole(model: Any) -> bool:
+    """Whether all layers have their weights: `build` marks some models built that have none."""
+    return all(each.built for each in model._flatten_layers())
+
+
 def check_home(model: Any, strategy: Any) -> None:
     """Refuse what was made outside of a strategy's scope: its replicas would all change the same.
 

@@ -32,6 +32,7 @@ from penstock.train.handing import (
     count_at_once,
     count_loss_at_once,
     losses_at_once,
+    steps_at_once,
 )
 from penstock.train.history import History
 from penstock.train.keeping import Keeper
@@ -253,7 +254,8 @@ class Coordinated:
         gradients = [gradient for gradient, _ in pairs]
         if self._options.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self._options.clip_norm)
-        optimizer.apply(gradients, [weight for _, weight in pairs])
+        with steps_at_once(optimizer):
+            optimizer.apply(gradients, [weight for _, weight in pairs])
         return total
 
     def _validation(self, data: Any, listeners: Rested) -> Any:

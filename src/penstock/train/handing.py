@@ -164,6 +164,22 @@ def count_loss_at_once(tracker: Any, loss: Any, rows: Any) -> None:
 
 
 @contextlib.contextmanager
+def steps_at_once(optimizer: Any) -> Iterator[None]:
+    """While an optimizer changes weights: the steps that it counts, by which rates are scheduled.
+
+    Keras reads what it adds to: steps that end at the same time would count as one.
+    """
+    counter = optimizer.iterations
+    vars(counter)["assign_add"] = lambda value: counter.value.assign_add(
+        tf.cast(value, counter.dtype)
+    )
+    try:
+        yield
+    finally:
+        del vars(counter)["assign_add"]
+
+
+@contextlib.contextmanager
 def losses_at_once(model: Any, rows: Any) -> Iterator[None]:
     """While a model computes its loss, of so many rows: those of its single outputs.
 

@@ -335,10 +335,13 @@ def _same_rate(model: Any, resumed: bool) -> Iterator[None]:
 def plain(results: dict[str, Any]) -> dict[str, float]:
     """Metrics as Python's numbers, by name, as Keras has them."""
     found: dict[str, Any] = {}
-    for name, value in sorted(results.items()):
+    for name, value in results.items():
+        if isinstance(value, dict):  # of a metric that has several results
+            found |= plain(value)
+            continue
         array = np.asarray(value)
         found[name] = float(array) if array.ndim == 0 else array
-    return found
+    return dict(sorted(found.items()))
 
 
 def listed(history: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -48,7 +48,7 @@ def run(
     where = place(options.strategy, options.reduce, options.pack_bytes, options.timeout)
     moves = own is not None and (early is not None or own._distribute_strategy is not where.home)
     packed = early or pack(own) if moves else None  # not in a scope that is not its own
-    with where.scope():
+    with _peers(where), where.scope():  # variables are made by all workers together
         if own is None:
             function, model = model, built(model)
         elif packed is not None:

@@ -50,7 +50,7 @@ def run(
     model: Any, data: tuple[Any, Any, Any], validation_data: Any, callbacks: Any, options: Options
 ) -> History:
     """`fit` in a cluster with parameter servers."""
-    from penstock.train.carry import built, give_back, pack, unpack
+    from penstock.train.carry import built, give_back, is_whole, pack, unpack
     from penstock.train.coordinating import Coordinated
     from penstock.train.precision import training_in
     from penstock.train.running import own_errors
@@ -79,14 +79,14 @@ def run(
         with coordinator.strategy.scope():
             there = unpack(packed) if packed is not None else built(model)
         kept += (coordinator, there)
-        _check(there, options, coordinator.strategy, validation_data is not None)
+        _check(there, options, coordinator.strategy, validation_data is not None, found.size)
         with training_in(there, options.precision):
             run = Coordinated(there, coordinator, found, options, patience, first)
             kept.append(run)
             history = run.trained(data, validation_data, callbacks)
         # What the caller gets lives here, and outlives the servers.
         here = unpack(packed) if packed is not None else built(model)
-        if not here.built:
+        if not is_whole(here):
             run.build(here)
         give_back(there, here, lost=False)
         if own is not None:
@@ -219,12 +219,15 @@ def _lost_servers(found: Cluster) -> Iterator[None]:
         ) from error
 
 
-def _check(model: Any, options: Options, strategy: Any, validated: bool) -> None:
+def _check(model: Any, options: Options, strategy: Any, validated: bool, workers: int) -> None:
     from penstock.train.running import _check as check_model
     from penstock.train.running import overwrites
     from penstock.train.scaling import needs_scale
+    from penstock.train.weighing import refuse_stateful
 
     check_model(model, validated)
+    if workers > 1:
+        refuse_stateful(model, f"steps that {workers} workers take at the same time")
     if overwrites(model):
         raise ConfigError(
             "the optimizer has an ema_overwrite_frequency, which breaks with parameter servers: "

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import os
@@ -138,7 +139,7 @@ def _ahead() -> str | None:
     return gpus[0].name if gpus else None
 
 
-@functools.cache  # of two over the same devices, the second trips over the first one's all-reduces
+@functools.cache  # what was trained in it may stay there in the next run
 def _mirrored(devices: tuple[str, ...], reduce: str) -> Any:
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=_within_a_process(reduce))
 
@@ -171,6 +172,8 @@ def _of_a_strategy(strategy: Any, reduce: str, pack_bytes: int, timeout: float) 
     extended = strategy.extended
     # Every step has an element for each replica: nothing is to be agreed upon before it is read.
     extended.experimental_enable_get_next_as_optional = False
+    if kind == "mirrored":
+        _apart(extended)
     local = len(extended.worker_devices)
     workers = strategy.num_replicas_in_sync // local
     resolver = strategy.cluster_resolver if kind == "multiworker" else None
@@ -186,6 +189,22 @@ def _of_a_strategy(strategy: Any, reduce: str, pack_bytes: int, timeout: float) 
     )
     named = reduce if reduce != "auto" else _reduction_of(strategy, kind)
     return Place(strategy, kind, worker, workers, local, named, options)
+
+
+_GROUPS = itertools.count(1 << 20, 1 << 10)  # TensorFlow counts from 0, for each strategy alike
+
+
+def _apart(extended: Any) -> None:
+    """A group of its own for a strategy's all-reduces.
+
+    Of two over the same devices the second would trip over the first one's.
+    """
+    if getattr(extended, "_collective_key_base", None) == 0:
+        before = extended._collective_ops
+        extended._collective_key_base = next(_GROUPS)
+        extended._collective_ops = extended._make_collective_ops_with_fallbacks()
+        if extended._cross_device_ops is before:
+            extended._cross_device_ops = extended._collective_ops
 
 
 def _reduction_of(strategy: Any, kind: str) -> str:

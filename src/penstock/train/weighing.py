@@ -53,7 +53,7 @@ class Weighing:
         self._masks = Masks(model, pieces)
         if pieces > 1:
             _refuse_activity(model)
-            _refuse_stateful(model, pieces)
+            refuse_stateful(model, f"a step of {pieces} pieces")
         if self.by == "sum" and model.losses:
             raise ConfigError(
                 'a loss with reduction="sum" and penalties on weights cannot be summed over '
@@ -124,12 +124,13 @@ def _refuse_activity(model: Any) -> None:
             )
 
 
-def _refuse_stateful(model: Any, pieces: int) -> None:
+def refuse_stateful(model: Any, who: str) -> None:
+    """Refuse layers that go on with the states of a batch's rows, where that is for others."""
     names = stateful(model)
     if names:
         raise ConfigError(
             f"{' and '.join(map(repr, names))}: stateful=True has the states of a batch's rows go "
-            f"on in the next one's, and a step of {pieces} pieces would hand them to other rows: "
+            f"on in the next one's, and {who} would hand them to other rows: "
             "leave it out, or train on one device with accumulate=1"
         )
 

@@ -36,7 +36,7 @@ def batches_feed(
         begin = _once(x) if isinstance(x, Iterator) else _begun_again(x)
         first = next(begin(0), None)
     if first is None:
-        raise InputError("expected at least one batch to train on, got none")
+        raise InputError("expected at least one batch, got none")
     if isinstance(x, Iterator):
         begin = _once(itertools.chain([first], x))
 

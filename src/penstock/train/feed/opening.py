@@ -36,14 +36,25 @@ def feed_for(
     shuffles, and only what has no order of its own making (as `tf.data` and generators have).
     For files and sources, `y` and `sample_weight` name columns.
     """
-    from penstock.data import Source, open_source
-    from penstock.data.arrays import Arrays
-    from penstock.data.tfdata import is_dataset
-
     if shard not in SHARDS:
         raise ConfigError(f"shard: expected one of {', '.join(SHARDS)}; got {shard!r}")
     share = Share(_BATCH if batch_size is None else batch_size, replicas, *worker, micros)
     order = seed if shuffle and training else None
+    try:
+        return _found((x, y, sample_weight), share, order, shard, own=batch_size is None)
+    except InputError as error:
+        if training:
+            raise
+        raise InputError(f"validation_data: {error}") from error
+
+
+def _found(data: Any, share: Share, order: int | None, shard: str, own: bool) -> Feed:
+    """The feed of that kind of data; `own`: in batches of its own size, where it has some."""
+    from penstock.data import Source, open_source
+    from penstock.data.arrays import Arrays
+    from penstock.data.tfdata import is_dataset
+
+    x, y, sample_weight = data
     if x is None:
         raise InputError("x: expected data to train on, got nothing")
     x = made(x)
@@ -51,7 +62,7 @@ def feed_for(
         from penstock.train.feed.datasets import dataset_feed, own_batch
 
         _alone(y, sample_weight, "a data set")
-        if batch_size is None:
+        if own:
             share = dataclasses.replace(share, batch_size=own_batch(x))
         return dataset_feed(x, share, shard)
     if shard == "file":
@@ -73,7 +84,7 @@ def feed_for(
         from penstock.train.feed.batches import batches_feed
 
         _alone(y, sample_weight, "a generator of batches")
-        return batches_feed(x, share, order, shard, own=batch_size is None)
+        return batches_feed(x, share, order, shard, own=own)
     raise InputError(
         "x: expected arrays, a tf.data.Dataset, a source of penstock.data, files, or something "
         f"that gives batches; got a {type(x).__name__}"

@@ -38,7 +38,7 @@ def source_feed(
 ) -> Feed:
     """The feed of a source. `y` and `weight` name columns; all others are inputs."""
     if source.rows == 0:
-        raise InputError("expected at least one row to train on, got none")
+        raise InputError("expected at least one row, got none")
     roles = roles_of(source, y, weight)
     example = roles.example({spec.name: blank(spec, 1) for spec in source.signature})
     if source.decodes and source.seekable and source.rows is not None:

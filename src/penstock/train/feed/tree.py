@@ -82,7 +82,7 @@ def same_rows(trees: Mapping[str, Any]) -> int:
         raise InputError(f"expected as many rows in every array; {told}")
     rows = next(iter(counts.values()))
     if rows == 0:
-        raise InputError("expected at least one row to train on, got none")
+        raise InputError("expected at least one row, got none")
     return rows
 
 
