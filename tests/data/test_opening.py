@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.data import open_sink, open_source, reopen
-from penstock.data.arrays import brought
+from penstock.data.arrays import awaited, brought
 from penstock.errors import ConfigError, InputError
 from tests.data.pictures import fill
 
@@ -195,9 +195,12 @@ def test_mapped_rows_are_brought_into_memory_and_others_left_alone(tmp_path: Pat
     changed = np.load(tmp_path / "x.npy", mmap_mode="c")  # a change that no file knows of
     changed[0] = 7
     assert (brought(changed[:1]) == 7).all()
+    for some, expected in ((mapped, True), (mapped[::2], False), (rows, False), (changed, False)):
+        assert awaited(some) is expected  # whether a file is read where they are only copied
     os.truncate(tmp_path / "x.npy", 1 << 20)
-    with pytest.raises(InputError, match="is shorter than it was"):
-        brought(mapped)
+    for bring in (brought, awaited):
+        with pytest.raises(InputError, match="is shorter than it was"):
+            bring(mapped)
 
 
 def test_nothing_is_held_open_between_reads(tmp_path: Path) -> None:

@@ -100,6 +100,38 @@ def test_an_input_that_is_cut_short_while_it_is_read_stops_the_job_and_it_goes_o
     assert np.array_equal(np.load("y.npy"), scores(x))
 
 
+_CUT_SHORT = """
+import os, sys
+import penstock
+from penstock.offline import labour
+
+found = labour.awaited
+
+def cut_after_the_third(column):
+    seen.append(found(column))
+    if len(seen) == 3:
+        os.truncate("x.npy", 1000)
+    return seen[-1]
+
+seen = []
+labour.awaited = cut_after_the_third
+try:
+    penstock.predict(sys.argv[1], "x.npy", "y.npy", max_batch=4)
+except penstock.errors.InputError as error:
+    assert seen == [True] * len(seen), seen
+    print(error)
+"""
+
+
+def test_rows_that_are_only_copied_are_read_not_looked_at(place):
+    """What is cut short after the disk was waited for does not end the job without a word."""
+    np.save("x.npy", np.ones((80, 1 << 20), np.float32))
+    command = [sys.executable, "-c", _CUT_SHORT, model("scores")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert "x.npy is shorter than it was" in done.stdout
+
+
 def full_disk(*_: object) -> OSError:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -153,3 +153,37 @@ def test_few_cores_have_no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, helpers in ((1, 0), (2, 0), (7, 0), (8, 1), (16, 3), (64, 3)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
         assert copying._wanted() == helpers
+
+
+class Unseen(np.ndarray[Any, Any]):
+    """Rows at which nobody should look: what is right stands elsewhere."""
+
+    right: np.ndarray[Any, Any]
+
+    def __array_finalize__(self, parent: Any) -> None:
+        self.right, self.begins = getattr(parent, "right", None), getattr(parent, "begins", 0)
+
+    def read_into(self, target: np.ndarray[Any, Any], address: int) -> None:
+        start = address - self.begins
+        flat = self.right.reshape(-1).view(np.uint8)
+        target.reshape(-1).view(np.uint8)[...] = flat[start : start + target.nbytes]
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_what_says_how_is_read_and_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(copying, "_READABLE", 8)
+    monkeypatch.setattr(copying, "_LARGE", 64 if parts > 1 else 1 << 20)
+    source = Unseen((32, 3), np.float32)
+    source[...] = 0
+    source.right = np.random.default_rng(0).random((32, 3), np.float32)
+    source.begins = source.ctypes.data
+    for some in (source, source[5:29], np.asarray(source)[5:][2:20], source[:1]):
+        start = (some.ctypes.data - source.begins) // 12
+        target = np.empty(some.shape, some.dtype)
+        copying.copy(target, some)
+        assert target.tolist() == source.right[start : start + len(some)].tolist()
+    target = np.ones((32, 2), np.float32)
+    copying.copy(target, source[:, ::2])  # no row is in one piece
+    assert not target.any()

@@ -15,7 +15,7 @@ import struct
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 import numpy as np
 
@@ -118,8 +118,23 @@ class ArrayFile:
         return np.full(stop - start, sum(a.itemsize * math.prod(a.shape[1:]) for a in empty))
 
 
+_AT_A_TIME = 512 << 10  # bytes, as many as a core's cache has room for
+
+
 class _Mapped(np.memmap[Any, Any]):
-    """Rows of a file that lies where its path says, as it is."""
+    """Rows of a file that lies where its path says, as it is.
+
+    Whoever copies them need not look at them: they can be read from the file, which tells when that
+    was cut short meanwhile. To look at such rows would end the process (SIGBUS).
+    """
+
+    _mmap: mmap.mmap  # numpy's
+
+    def read_into(self, target: Array, address: int) -> None:
+        """What lies in the map from this address on, from the file. Raises `Shorter`."""
+        mapped = self.offset - self.offset % mmap.ALLOCATIONGRANULARITY  # what begins there
+        at = address - np.frombuffer(self._mmap, np.uint8).ctypes.data
+        read_into(str(self.filename), mapped + at, target)
 
 
 @dataclass(frozen=True)
@@ -167,20 +182,33 @@ class Held:
 
 def brought(array: Array) -> Array:
     """The same rows in memory of their own, where they lie in a file that is mapped or in another's
-    memory: whoever uses them does not wait for the disk, nor is ended by the system (SIGBUS) when
-    the file is cut short meanwhile. Raises `InputError` when it was."""
+    memory: whoever uses them does not wait for the disk, and may look at them. Raises `Shorter`
+    where the file was cut short."""
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
     if isinstance(base, np.ndarray):
         return array
-    if not (isinstance(array, _Mapped) and array.size and array.flags.c_contiguous):
+    if not _in_one_piece(array):
         return np.array(array)
     whole = np.empty(array.shape, array.dtype)
-    mapped = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # what begins there
-    at = mapped + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
-    read_into(str(array.filename), at, whole)
+    array.read_into(whole, array.ctypes.data)
     return whole
+
+
+def awaited(array: Array) -> bool:
+    """Wait for the disk for rows that will only be copied (`transport.copying`). Returns whether
+    they lie in a file, in one piece. Raises `Shorter` where that was cut short."""
+    if not _in_one_piece(array):
+        return False
+    some = np.empty(_AT_A_TIME, np.uint8)
+    for at in range(0, array.nbytes, _AT_A_TIME):
+        array.read_into(some[: array.nbytes - at], array.ctypes.data + at)
+    return True
+
+
+def _in_one_piece(array: Array) -> TypeGuard[_Mapped]:
+    return isinstance(array, _Mapped) and bool(array.size) and array.flags.c_contiguous
 
 
 def _loaded(value: Any, name: str) -> Array:

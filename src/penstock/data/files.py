@@ -25,6 +25,10 @@ _STAMPS = (
 BLOCK = 16 << 20
 
 
+class Shorter(InputError):
+    """A file ends before something that was in it. No row is to blame."""
+
+
 class Facts(NamedTuple):
     """Of a file: how long it is, and a stamp that changes when it is written."""
 
@@ -137,7 +141,7 @@ def read_range(path: str, start: int, stop: int) -> bytes:
 
 def read_into(path: str, start: int, array: Array) -> None:
     """The bytes from `start` on of a local file, as many as a contiguous array has. Raises
-    `InputError` if it is shorter."""
+    `Shorter` if it is that."""
     rest = array.reshape(-1).view(np.uint8).data
     stop = start + len(rest)
     with open(path, "rb", buffering=0) as file:
@@ -148,8 +152,8 @@ def read_into(path: str, start: int, array: Array) -> None:
             rest = rest[read:]
 
 
-def _shorter(path: str, size: int) -> InputError:
-    return InputError(f"{path} is shorter than it was: expected {size} bytes; was it changed?")
+def _shorter(path: str, size: int) -> Shorter:
+    return Shorter(f"{path} is shorter than it was: expected {size} bytes; was it changed?")
 
 
 def _exactly(descriptor: int, start: int, stop: int) -> bytes:

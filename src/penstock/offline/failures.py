@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.data.chunk import Failure
-from penstock.data.files import open_binary
+from penstock.data.files import Shorter, open_binary
 from penstock.errors import InputError, ModelError, NoWorkers, PenstockError, WorkerLost
 
 _KINDS: tuple[tuple[type[PenstockError], str], ...] = (
@@ -23,7 +23,7 @@ _SHOWN = 200
 def is_of_rows(error: BaseException) -> bool:
     """Whether these rows are at fault: others may do better. If not, no row can be predicted."""
     return isinstance(error, (ModelError, InputError, WorkerLost)) and not isinstance(
-        error, NoWorkers
+        error, (NoWorkers, Shorter)
     )
 
 

@@ -45,6 +45,10 @@ class Feed:
         """The columns that must be read."""
         return {*(name for name, _ in self.columns), *self.keep}
 
+    def only_sends(self, name: str) -> bool:
+        """Whether the rows of a column go to the model as they are, and nowhere else."""
+        return (name, "") in self.columns and name not in self.keep
+
     def inputs(self, chunk: Chunk) -> dict[str, Array]:
         """The columns of these rows, as the model wants them."""
         return {name: _as(chunk.columns[name], dtype) for name, dtype in self.columns}

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.data.arrays import brought
+from penstock.data.arrays import awaited, brought
 from penstock.data.chunk import Array, Chunk
 from penstock.data.source import Source
 from penstock.errors import InputError, PenstockError
@@ -34,6 +34,7 @@ from penstock.offline.window import Batch, Window
 
 _LOOK = 0.1  # seconds between looks at whether to stop
 _BLOCKS_AHEAD = 2
+_LARGE = 1 << 20  # bytes of a batch
 _PIECE_BYTES = 128 << 20  # of outputs: when so many were gathered they are written
 
 
@@ -146,7 +147,9 @@ class Labour:
             for start, stop in self._runs(blocks or [(0, 0)]):
                 with self._stages.timed(stage):
                     chunk, rows = self._rows(part, start, stop, care)
-                    columns = {name: brought(column) for name, column in chunk.columns.items()}
+                    columns = {
+                        name: self._brought(name, column) for name, column in chunk.columns.items()
+                    }
                     chunk = replace(chunk, columns=columns, keys=brought(chunk.keys))
                 short = len(chunk) < stop - start
                 if short and not self._selection.endless:
@@ -159,6 +162,14 @@ class Labour:
                 if last:
                     break
         self._put(self._blocks, None)
+
+    def _brought(self, name: str, column: Array) -> Array:
+        """In memory; but mapped rows of large batches, at which nobody looks, stay in their file:
+        they are read into slots."""
+        large = column[: self._cut.batch].nbytes >= _LARGE
+        return (
+            column if large and self._feed.only_sends(name) and awaited(column) else brought(column)
+        )
 
     def _runs(self, blocks: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Blocks, in several where their rows turn out to be large."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from penstock.client.client import Client
+from penstock.data.arrays import brought
 from penstock.data.chunk import Array, Failure
 from penstock.errors import InputError, NoWorkers, Overloaded, PenstockError, RowsFailed
 from penstock.model.source import resolve
@@ -274,4 +275,4 @@ def _filled(batch: Batch, rows: int) -> dict[str, Array]:
     first = int(np.argmax(batch.good))
     places = np.where(batch.good, np.arange(count), first)
     places = np.concatenate([places, np.full(missing, first)])
-    return {name: column[places] for name, column in batch.inputs.items()}
+    return {name: brought(column)[places] for name, column in batch.inputs.items()}

@@ -6,6 +6,9 @@ depends on helpers being there, which they are not after a fork. Whatever interr
 nobody writes to the target any more when `copy` is over.
 
 Small copies, and machines with few cores, know nothing of all this.
+
+Arrays that say how (`read_into`) are read rather than looked at: rows of a file that is mapped,
+which may be cut short at any time.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import itertools
 import os
 import threading
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,8 +26,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _LARGE = 8 << 20  # bytes
 _PART = 2 << 20
+_READABLE = 256 << 10  # smaller ones are looked at
 _FEW_CORES = 8
 _MOST_THREADS = 4
+
+
+class Readable(Protocol):
+    """An array whose bytes can be had without looking at its memory."""
+
+    def read_into(self, target: Array, address: int) -> None:
+        """As many bytes as there is room for, of those from this address on."""
 
 
 class Part:
@@ -42,7 +53,7 @@ class Part:
 
     def copy(self) -> None:
         """For the one whose it is."""
-        np.copyto(self._target, self._source, casting="unsafe")
+        _move(self._target, self._source)
 
     def help(self, who: object) -> None:
         """Copy it, unless somebody else does."""
@@ -87,7 +98,10 @@ def copy(target: Array, source: Array) -> None:
     """Copy everything; both have one shape. When it is over, nobody writes there any more."""
     helpers = _helpers
     if target.nbytes < _LARGE or not helpers.count or target.dtype.hasobject:
-        target[...] = source
+        if target.nbytes < _READABLE:
+            target[...] = source
+        else:
+            _move(target, source)
         return
     me = object()
     parts = _cut(target, source)
@@ -110,6 +124,24 @@ def copied(source: Array) -> Array:
     target = np.empty(source.shape, source.dtype)
     copy(target, source)
     return target
+
+
+def _move(target: Array, source: Array) -> None:
+    readable = _readable(source)
+    if readable is None or target.dtype != source.dtype or not source.flags.c_contiguous:
+        np.copyto(target, source, casting="unsafe")
+    else:
+        readable.read_into(target, source.ctypes.data)
+
+
+def _readable(source: Any) -> Readable | None:
+    """What it is a view of, if that is one."""
+    while isinstance(source, np.ndarray):
+        if type(source) is not np.ndarray and hasattr(source, "read_into"):
+            readable: Readable = source
+            return readable
+        source = source.base
+    return None
 
 
 def _let_go(parts: list[Part], me: object) -> None:
