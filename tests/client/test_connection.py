@@ -343,6 +343,24 @@ def test_a_process_that_may_open_no_more_files_is_told_so() -> None:
         assert engine.predict(long).shape == (1, 10_000)
 
 
+def test_an_interrupt_as_a_thread_is_started_is_told_as_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    with penstock.Engine(model("doubled")) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                penstock.connect(engine.address)
+        with penstock.connect(engine.address) as client:
+            assert client.predict(np.ones((1, 2))).tolist() == [[2.0, 2.0]]
+
+
 def test_the_engine_loads_no_numpy() -> None:
     with penstock.Engine(model("doubled")) as engine:
         engine.predict(np.ones((50, 50)))

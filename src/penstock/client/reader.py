@@ -85,7 +85,13 @@ class Reader:
 
     def start(self) -> None:
         """Start the thread, which reads first."""
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:
+            interrupt = error.__context__  # in the middle of a lock of Python's own
+            if isinstance(interrupt, KeyboardInterrupt):
+                raise interrupt from None
+            raise
 
     def join(self, seconds: float) -> None:
         """The session is closed: wait until the thread has seen to everything."""
