@@ -4,7 +4,7 @@ VENV := .venv
 BENCH_VENV := .venv-bench
 LOCK := requirements/lock.txt
 SECONDS ?= 600
-JOBS ?= 2
+JOBS ?= 3
 MODEL ?= checksum
 
 # The first of these that runs, is new enough and can make environments; or `make PYTHON=...`.
@@ -48,7 +48,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 IN_PARALLEL := -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: venv  ## run the tests (JOBS=2 of their files at a time)
+test: venv  ## run the tests (JOBS=3 of their files at a time)
 	$(PYTEST) $(IN_PARALLEL) || { \
 		test $$? -eq 1 && $(PYTEST) --last-failed --last-failed-no-failures=none; }
 
