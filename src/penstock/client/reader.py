@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.client.signals import Bell, Timer
 from penstock.client.waiting import LOOK_UP
-from penstock.client.whole import INTERRUPTED
+from penstock.client.whole import INTERRUPTED, interrupts_as_such
 from penstock.errors import EngineClosed, PenstockError
 from penstock.transport.channel import Closed, Oversized, Stripped
 from penstock.transport.vigil import Vigil
@@ -85,13 +85,8 @@ class Reader:
 
     def start(self) -> None:
         """Start the thread, which reads first."""
-        try:
+        with interrupts_as_such():
             self.thread.start()
-        except RuntimeError as error:
-            interrupt = error.__context__  # in the middle of a lock of Python's own
-            if isinstance(interrupt, KeyboardInterrupt):
-                raise interrupt from None
-            raise
 
     def join(self, seconds: float) -> None:
         """The session is closed: wait until the thread has seen to everything."""

@@ -8,8 +8,9 @@ thread, which nobody interrupts, tells everybody, and the next call connects ane
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import EngineClosed, PenstockError
@@ -43,3 +44,15 @@ def whole(
             raise
 
     return guarded
+
+
+@contextlib.contextmanager
+def interrupts_as_such() -> Iterator[None]:
+    """While a thread is started: an interrupt in the middle of a lock of Python's own leaves it
+    free, and comes as the RuntimeError of whoever releases it next."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise

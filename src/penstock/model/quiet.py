@@ -36,6 +36,8 @@ def quieten() -> None:
     """In a worker, before a model is loaded; elsewhere the process is the user's to arrange."""
     if "PENSTOCK_WORKER" not in os.environ:
         return
+    # Of a file that is replaced within a second, Python would load what it compiled of the old one.
+    sys.dont_write_bytecode = True
     if "keras" not in sys.modules:
         os.environ["KERAS_BACKEND"] = "tensorflow"  # a model's file suits any backend
     if os.environ.setdefault(_LEVEL, "2") != "0" and "tensorflow" not in sys.modules:

@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return False
     if kind == "ResourceExhaustedError":
         return True
-    return kind in _INSIDE and any(text in str(error) for text in _TEXTS)
+    return kind in _INSIDE and any(text in _said(error) for text in _TEXTS)
 
 
 def is_about_files(error: BaseException) -> bool:
@@ -41,4 +41,12 @@ def is_about_files(error: BaseException) -> bool:
 
     XLA's calls fail so where their programs cannot be kept (`xla_cache`).
     """
-    return any(text in str(error) for text in _OF_FILES)
+    return any(text in _said(error) for text in _OF_FILES)
+
+
+def _said(error: BaseException) -> str:
+    """Its text; those of users' own may have none."""
+    try:
+        return str(error)
+    except Exception:
+        return ""

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from penstock.client.whole import interrupts_as_such
+
 _SOON = 1.0  # seconds until a thread that was begun runs
 
 
@@ -23,7 +25,8 @@ class Thread(threading.Thread):
 
     def start(self) -> None:
         try:
-            super().start()
+            with interrupts_as_such():
+                super().start()
         except KeyboardInterrupt:
             self._runs.wait(_SOON)
             raise

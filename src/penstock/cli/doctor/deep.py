@@ -16,7 +16,8 @@ from penstock.launch import exit_text
 
 _SECONDS = 300.0
 _PROBE = """
-import atexit, json, os, time
+import atexit, json, os, sys, time
+sys.dont_write_bytecode = True  # of what AutoGraph makes
 began = time.monotonic()
 import tensorflow as tf
 told = {"version": tf.__version__, "import": time.monotonic() - began}
