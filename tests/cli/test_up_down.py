@@ -203,7 +203,7 @@ def test_up_without_a_source_is_a_usage_error(shop):
 
 
 def test_an_engine_outlives_the_shell_that_started_it(shop):
-    line = f"{sys.executable} -m penstock up shop:double --json && sleep 1000"
+    line = f"{sys.executable} -m penstock up shop:double --json && touch is-up && sleep 1000"
     shell = subprocess.Popen(
         ["bash", "-c", line],
         cwd=shop.place,
@@ -211,6 +211,7 @@ def test_an_engine_outlives_the_shell_that_started_it(shop):
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
+    until((shop.place / "is-up").exists)  # an `up` that is interrupted takes its engine along
     with connect(shop, "double", wait=LIMIT) as client:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             os.killpg(shell.pid, number)
