@@ -187,3 +187,7 @@ def test_what_says_how_is_read_and_not_looked_at(
     target = np.ones((32, 2), np.float32)
     copying.copy(target, source[:, ::2])  # no row is in one piece
     assert not target.any()
+    source[...] = 5
+    wide = np.zeros((32, 6), np.float32)
+    copying.copy(wide[:, ::2], source)  # nor is what it goes to: then it is looked at
+    assert (wide[:, ::2] == 5).all()

@@ -128,7 +128,8 @@ def copied(source: Array) -> Array:
 
 def _move(target: Array, source: Array) -> None:
     readable = _readable(source)
-    if readable is None or target.dtype != source.dtype or not source.flags.c_contiguous:
+    whole = source.flags.c_contiguous and target.flags.c_contiguous
+    if readable is None or not whole or target.dtype != source.dtype:
         np.copyto(target, source, casting="unsafe")
     else:
         readable.read_into(target, source.ctypes.data)
